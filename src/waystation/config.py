@@ -512,7 +512,7 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "delete.topic.enable",
             "bool",
             True,
-            "Whether topics can be deleted.",
+            "Whether topics can be deleted, by any protocol.",
             dynamic=False,
             protects="`false` protects topics from deletion",
         ),

@@ -46,11 +46,11 @@ Setting = str | int | float
 
 
 class AddressTaken(Unavailable):
-    """A door cannot listen where it was told to."""
+    """A listener cannot listen where it was told to."""
 
 
 class Station:
-    """A broker and its doors, started and stopped together."""
+    """A broker and its listeners, started and stopped together."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Station:
         self.addresses: dict[str, str] = {}
 
     async def start(self) -> None:
-        """Opens the data folder, then the doors: whoever can connect can be served."""
+        """Opens the data folder, then the listeners: whoever can connect can be served."""
         from waystation.broker.open import open_broker, open_node
         from waystation.protocols.budget import Budgets
         from waystation.protocols.native.server import NativeListener
@@ -121,12 +121,12 @@ class Station:
             raise
 
     async def stop(self) -> None:
-        """Ends the pipelines that it runs, closes the doors, then the broker, which flushes all that it has."""
+        """Ends the pipelines that it runs, closes the listeners, then the broker, which flushes all that it has."""
         runner, self._runner = self._runner, None
         if runner is not None:
-            await runner.close()  # while the doors are open: what they did last is told
+            await runner.close()  # while the listeners are open: what they did last is told
         if self._broker is not None and self._broker.member is not None:
-            await self._broker.member.hand_over()  # while the doors are open: clients hear who leads now
+            await self._broker.member.hand_over()  # while the listeners are open: clients hear who leads now
         self.addresses.clear()
         doors = [door for door in (self._front, self._amqp_door, self._http_door) if door is not None]
         self._front = self._amqp_door = self._http_door = None
@@ -139,7 +139,7 @@ class Station:
                 await broker.stop()
 
     def _near(self) -> str | None:
-        """Where a process on this machine finds the Kafka door."""
+        """Where a process on this machine finds the Kafka listener."""
         address = self.addresses.get("kafka")
         return None if address is None else address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
 
@@ -156,7 +156,7 @@ def _told(addresses: Mapping[str, str]) -> dict[str, NodeAddress]:
 
 
 def _front(broker: Broker, budgets: Budgets, native: NativeListener, address: Address) -> Front:
-    """The port that the Kafka door and the native one share."""
+    """The port that Kafka and the native protocol share."""
     from waystation.protocols.front import Front
     from waystation.protocols.kafka.server import KafkaListener
 

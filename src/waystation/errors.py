@@ -1,8 +1,8 @@
-"""Every error a caller can meet, typed once; each door translates these to its own protocol's codes.
+"""Every error a caller can meet, typed once; each protocol translates these to its own codes.
 
-The first group is the vocabulary that all doors share. The second group names situations precisely where a protocol
-tells them apart (Kafka has a code for each); every one of them *is* one of the first group, so a door that knows only
-the vocabulary still answers sensibly. An error's text says what happened, to what, and what to do next.
+The first group is the vocabulary that all protocols share. The second group names situations precisely where a protocol
+tells them apart (Kafka has a code for each); every one of them *is* one of the first group, so a protocol that knows
+only the vocabulary still answers sensibly. An error's text says what happened, to what, and what to do next.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar
 
 
 class WaystationError(Exception):
-    """Base of everything raised on purpose. `kafka_code` names a Kafka error where the door's mapping is too coarse."""
+    """Base of everything raised on purpose. `kafka_code` names a Kafka error where its mapping is too coarse."""
 
     kafka_code: ClassVar[str | None] = None
     stored: int | None = None
@@ -42,7 +42,12 @@ class Full(WaystationError):
 
 
 class NotAllowed(WaystationError):
-    """The caller may not do this."""
+    """The caller may not do this. `resource`: the kind of thing for which it has no permission; None: it is refused to
+    everybody."""
+
+    def __init__(self, text: str = "", resource: str | None = None) -> None:
+        super().__init__(text)
+        self.resource = resource
 
 
 class NotLeader(WaystationError):
@@ -82,6 +87,12 @@ class UnknownTopicId(NotFound):
 
 class InvalidTopicName(Invalid):
     """The name is empty, too long, or has characters that a topic name cannot have."""
+
+
+class DeletionDisabled(NotAllowed):
+    """The broker's `delete.topic.enable` is off."""
+
+    kafka_code: ClassVar[str | None] = "TOPIC_DELETION_DISABLED"
 
 
 class InvalidPartitions(Invalid):

@@ -1,4 +1,4 @@
-"""A message, as every door and the heart see it: what a sender gives, and what a receiver gets.
+"""A message, as every protocol and the heart see it: what a sender gives, and what a receiver gets.
 
 Times in a `Message` are what the sender said (a delay, a time to live, a time of delivery); when it was taken in is
 known to whoever stores it. So the same bytes are sent, stored and delivered, and nobody rewrites them on the way.

@@ -1,4 +1,4 @@
-"""A message as a JSON object: one form for every door that speaks JSON (JSON lines, HTTP, WebSocket).
+"""A message as a JSON object: one form for every protocol that speaks JSON (JSON lines, HTTP, WebSocket).
 
 The fields are those of `Message` by name. Bytes have three spellings: `payload` is text; `payload` beside
 `"encoding": "base64"`, or `payload_base64`, is anything; `json` is a JSON value, stored as its JSON. What comes out
@@ -6,7 +6,7 @@ always has `payload`, with `"encoding": "base64"` only where the bytes are not U
 UTF-8 are in `key_base64` and `headers_base64`. So every message survives the way out and in again, byte for byte; only
 moments in headers, which JSON does not have, become text.
 
-Nothing here knows a door; whoever holds decoded JSON may call it.
+Nothing here knows a protocol; whoever holds decoded JSON may call it.
 """
 
 from __future__ import annotations

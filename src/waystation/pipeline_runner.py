@@ -68,8 +68,8 @@ class _Run:
 
 
 class FolderRunner:
-    """See the module. `server`: where a pipeline finds the broker, known when its doors are open. `program`: what is
-    run with a file's name and `--server`."""
+    """See the module. `server`: where a pipeline finds the broker, known when its listeners are open. `program`: what
+    is run with a file's name and `--server`."""
 
     def __init__(
         self,

@@ -490,7 +490,7 @@ class StagedPosition(Command, tag="staged_position"):
 
 
 class View(Command, tag="view"):
-    """→ a map: what the HTTP door answers under the same name (overview, connections, groups, settings…). `query` has
+    """→ a map: what HTTP answers under the same name (overview, connections, groups, settings…). `query` has
     the route's query parameters and the names in its path."""
 
     what: str
@@ -498,7 +498,7 @@ class View(Command, tag="view"):
 
 
 class Act(Command, tag="act"):
-    """→ a map or None: what the HTTP door does under the same name (reset-group, start-pipeline…), with the route's
+    """→ a map or None: what HTTP does under the same name (reset-group, start-pipeline…), with the route's
     body, query parameters and the names in its path as `query`."""
 
     what: str
@@ -642,6 +642,7 @@ class PutAnswer(msgspec.Struct, omit_defaults=True):
 class Got(msgspec.Struct, omit_defaults=True):
     consumer: int  # below zero: what Settle and Touch name
     messages: list[Delivered] = []
+    more: bool = False  # the answer is short because other clients wait: ask again for the rest
 
 
 class Peeked(msgspec.Struct, array_like=True):

@@ -28,7 +28,7 @@ def waystation_settings() -> Mapping[str, str]:
 
 @pytest.fixture
 def waystation(waystation_settings: Mapping[str, str]) -> Iterator[EmbeddedBroker]:
-    """A fresh broker in this process, with nothing in it and all doors open, and a client of it in one.
+    """A fresh broker in this process, with nothing in it and all listeners open, and a client of it in one.
 
     `waystation.url` is for `waystation.connect` in the program under test, `waystation.kafka` for Kafka clients,
     `waystation.http` for HTTP, `waystation.amqp` for AMQP clients. Everything is gone after the test.

@@ -1,115 +1,227 @@
-"""Every verb of the families of `Access` asks whether the principal may, before anything happens.
+"""Every verb of `Access` and of its families asks whether the principal may, once, before anything happens.
 
-The public methods of each class are walked: a new one that does not ask fails here. Verbs that list or translate names
-leave out what the principal may not see; those are named below.
+The public methods are walked: a new one that does not ask fails here, and one that is called with something new has to
+say with what (`Stage`). Verbs that list or translate names leave out what the principal may not see (`LISTS`). The
+broker is a real one behind a glass that notes which of its parts is touched.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from tests.broker import test_access_facets, test_facets_ask_first
 from tests.broker.kit import broker_on, run, send
 from tests.support.permissions import RefusesEverything
 from waystation.broker.access import Access
-from waystation.broker.access.cluster import ClusterAccess
 from waystation.broker.access.groups import GroupAccess
-from waystation.broker.access.placement import PlacementAccess
-from waystation.broker.access.shares import ShareAccess
-from waystation.broker.access.topics import TopicAccess
-from waystation.broker.access.transactions import TransactionAccess
 from waystation.broker.access.types import (
+    ANONYMOUS,
     DEFAULT,
     ConsumerBeat,
     JoinRequest,
     LeavingMember,
     OffsetToCommit,
+    Policy,
     Principal,
     Producer,
+    QueueSettings,
     ShareBeat,
     ShareSession,
     SyncRequest,
+    TopicQueueSettings,
     TransactionFilter,
 )
+from waystation.broker.access.view_rows import ACTIONS, VIEWS, AnyRow
+from waystation.broker.access.views import ViewAccess
 from waystation.broker.broker import Broker
-from waystation.errors import NotAllowed
-from waystation.security.permissions import Operation, Permissions, Resource
+from waystation.errors import NotAllowed, WaystationError
+from waystation.log.batch import build, read_header
+from waystation.message import Message
+from waystation.protocol import RoutingInfo, StagedTransaction, Subscribe
+from waystation.routing.namespaces import Limits
+from waystation.security.permissions import Operation, Permissions, Resource, refusal
+from waystation.subscriptions.tailing import NEXT
 from waystation.transactions.listing import Listing
 
 ALICE = Principal("alice")
-TOPIC, GROUP, SHARE, TX = "orders", "readers", "workers", "shop"
-FAMILIES = (ClusterAccess, GroupAccess, PlacementAccess, ShareAccess, TopicAccess, TransactionAccess)
+TOPIC, GROUP, SHARE, TX, QUEUE, EXCHANGE = "orders", "readers", "workers", "shop", "jobs", "events"
+STREAM, ON_TOPIC = "clicks", "on-orders"
+PATIENCE_S = 0.05
+"""For verbs that wait for somebody else: they have asked by then."""
 
-HIDE: dict[Callable[..., Any], object] = {
-    GroupAccess.listing: [],
-    GroupAccess.with_settings: [],
-    ShareAccess.with_settings: [],
-    TopicAccess.find: None,
-    TopicAccess.id_of: None,
-    TopicAccess.listing: [],
-    TopicAccess.name_of: None,
-    TopicAccess.partitions_of: None,
-    TransactionAccess.listing: [],
+LISTS = {
+    "exchanges.names",
+    "groups.listing",
+    "groups.with_settings",
+    "list_queues",
+    "list_routing",
+    "namespaces.names",
+    "policies.listing",
+    "queue_figures.names",
+    "reading.matching",
+    "shares.with_settings",
+    "stream_queues.names",
+    "subscriptions.counts",
+    "topic_queues.names",
+    "topics.find",
+    "topics.id_of",
+    "topics.listing",
+    "topics.name_of",
+    "topics.partitions_of",
+    "transactions.listing",
 }
-"""What these return for a principal that may see nothing."""
-ASK_NOBODY = {ShareAccess.end_session}
-"""It gives back what the principal has in flight, also when its connection is gone or it may nothing any more."""
+"""These have nothing for a principal that may see nothing."""
+
+ASK_NOBODY = {
+    "count": "what was published was asked about",
+    "count_batches": "what was published was asked about",
+    "durable_soon": "what was written was asked about",
+    "holds": "about names alone, whatever there is",
+    "namespace_of": "about names alone",
+    "namespace_of_topic": "about names alone",
+    "release_owner": "a session may always end",
+    "subscribe_alarms": "publishers of any namespace have to be held back",
+    "inboxes.close": "gives up what the session itself has opened",
+    "shares.end_session": "gives back what is in flight, also when the connection is gone or may nothing any more",
+    "subscriptions.count": "part of the answer to a publish, which was asked about",
+    "views.health": "for anybody, without reasons: see below",
+    "views.readiness": "for anybody, without reasons: see below",
+}
+LOOK_FIRST = {
+    "append": "the partition is at hand, and names its topic",
+    "shares.partition": "a topic by its id has to be found for its name",
+    "topics.ensure": "what is asked is whether it may be created, if it is not there",
+}
+"""They find out what to ask about."""
+
+
+class Watched:
+    """A broker whose parts nobody touches without being seen."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.touched: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        self.touched.add(name)
+        return getattr(self._broker, name)
 
 
 class OnlyTopicsRefused(Permissions):
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
         if resource == "topic":
-            raise NotAllowed(f"{principal} may not {operation} topic {name!r}")
+            raise refusal(principal, operation, resource, name)
 
 
-def verbs() -> list[Callable[..., Any]]:
+class NotesEverything(Permissions):
+    """Everybody may do everything; `asked` is what somebody wanted."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Operation, Resource, str]] = []
+
+    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+        self.asked.append((operation, resource, name))
+
+
+def families() -> list[str]:
+    """The properties of `Access` that give a family of verbs."""
     return [
-        verb
-        for family in FAMILIES
-        for name, verb in inspect.getmembers(family, inspect.isfunction)
-        if not name.startswith("_")
+        name
+        for name, one in vars(Access).items()
+        if isinstance(one, property) and str(inspect.signature(one.fget).return_annotation).endswith("Access")  # type: ignore[arg-type]
     ]
+
+
+def verbs(access: Access) -> Iterator[str]:
+    """`VERB` of Access itself, `FAMILY.VERB` of the others."""
+    for family in ("", *families()):
+        kind = type(getattr(access, family)) if family else Access
+        for name, _ in inspect.getmembers(kind, inspect.isfunction):
+            if not name.startswith("_"):
+                yield f"{family}.{name}" if family else name
 
 
 class Stage:
     """A broker on which every verb would find what it is about; and what the verbs are called with."""
 
-    def __init__(self, broker: Broker, producer: Producer, session: ShareSession) -> None:
+    def __init__(self, broker: Broker, producer: Producer, session: ShareSession, permissions: Permissions) -> None:
         self.broker = broker
+        self.watched = Watched(broker)
         topic = broker.topics.get(TOPIC)
+        batch = build([(None, b"x", ())], broker.world.clock.now_ms())
+        staged = [StagedTransaction(TX, *producer)]
+        policy = Policy("/", "other", "^jobs", {"max-length": 1})
         self.given: dict[str, Any] = {
             "added": [],
-            "before_offset": 1,
+            "batch": batch,
             "beat": ShareBeat(group_id=SHARE, member_id="m", member_epoch=0, topics=(TOPIC,)),
+            "before_offset": 1,
+            "callback": print,
             "change": {"retention.ms": "5"},
             "changes": {"num.partitions": "3"},
+            "command": Subscribe(consumer=1, topics=[TOPIC]),
             "commit": True,
+            "committed": True,
+            "connection": "native-1",
+            "consumer": "c",
+            "consumer_name": "c",
             "coordinator_epoch": 0,
+            "count": 1,
+            "deliver": print,
             "epoch": 1,
+            "exchange": EXCHANGE,
             "generation_id": -1,
             "group": broker.shared.get(SHARE),
             "group_id": SHARE,
+            "header": read_header(batch),
+            "inbox": "inbox",
             "index": 0,
             "keys": [(TOPIC, 0)],
             "levels": [("waystation", 10)],
+            "limits": Limits(max_queues=9),
+            "max_bytes": 1_000,
             "member_id": "m",
             "members": [LeavingMember("m")],
+            "message": Message(b"x"),
+            "message_id": f"{QUEUE}#0",
+            "messages": [Message(b"x")],
             "name": TOPIC,
             "node_id": 1,
             "offsets": [(TOPIC, 0, 1)],
+            "on_end": print,
+            "on_point": print,
             "own": {"share.delivery.count.limit": "3"},
+            "owner": "o",
+            "partition": topic.partition(0),
             "partitions": [(TOPIC, 0)],
+            "placed": [(0, bytearray(batch))],
+            "policies": [policy],
+            "policy": policy,
+            "positions": [(TOPIC, 0, 0)],
             "producer": producer,
+            "promised": True,
+            "query": {},
+            "queue": QUEUE,
+            "queues": [QUEUE],
             "removed": [],
             "replicas": [1],
+            "request": b"",
+            "routing_key": "k",
+            "runs": [(0, 1)],
+            "sequence": 1,
             "session": session,
             "settings": {},
+            "size": 1,
+            "staged": staged,
+            "start": NEXT,
+            "target": f"queue:{QUEUE}",
             "timeout_ms": 1_000,
             "topic": TOPIC,
             "topic_id": topic.id,
@@ -117,10 +229,18 @@ class Stage:
             "total": 7,
             "transactional_id": TX,
             "unclean": False,
+            "wait_ms": 0,
             "wanted": TransactionFilter(),
         }
-        self.own: dict[Callable[..., Any], dict[str, Any]] = {
-            GroupAccess.join: {
+        group_settings = {"consumer.session.timeout.ms": "50000"}
+        commits = {"group_id": GROUP, "offsets": [OffsetToCommit(TOPIC, 0, 5)]}
+        shop, queue_on_topic = {"name": "shop"}, {"queue": ON_TOPIC}
+        self.own: dict[str, dict[str, Any]] = {
+            "count": {"messages": 1},
+            "holds": {"name": QUEUE},
+            "put_same": {"queues": [QUEUE]},
+            "cluster.alter_settings": {"changes": {"num.partitions": "3"}},
+            "groups.join": {
                 "request": JoinRequest(
                     group_id=GROUP,
                     member_id="",
@@ -130,46 +250,68 @@ class Stage:
                     protocols=(("range", b""),),
                 )
             },
-            GroupAccess.sync: {"request": SyncRequest(group_id=GROUP, member_id="m", generation_id=0)},
-            GroupAccess.consumer_heartbeat: {
+            "groups.sync": {"request": SyncRequest(group_id=GROUP, member_id="m", generation_id=0)},
+            "groups.consumer_heartbeat": {
                 "beat": ConsumerBeat(group_id="new", member_id="m", member_epoch=0, topics=(TOPIC,), owned=frozenset())
             },
-            GroupAccess.commit_offsets: {"group_id": GROUP, "offsets": [OffsetToCommit(TOPIC, 0, 5)]},
-            GroupAccess.delete_offsets: {"group_id": GROUP},
-            GroupAccess.delete: {"group_id": GROUP},
-            GroupAccess.check_settings: {"own": {"consumer.session.timeout.ms": "50000"}},
-            GroupAccess.alter_settings: {"own": {"consumer.session.timeout.ms": "50000"}},
-            TopicAccess.check_new: {"name": "new", "partitions": 1},
-            TopicAccess.ensure: {"name": "new"},
-            TransactionAccess.commit_offsets: {
-                "group_id": GROUP,
-                "offsets": [OffsetToCommit(TOPIC, 0, 5)],
-                "joins": True,
-            },
-            TransactionAccess.end: {"bumps_epoch": True},
+            "groups.commit_offsets": commits,
+            "groups.delete_offsets": {"group_id": GROUP},
+            "groups.delete": {"group_id": GROUP},
+            "groups.check_settings": {"own": group_settings},
+            "groups.alter_settings": {"own": group_settings},
+            "namespaces.connect": shop,
+            "namespaces.create": {"name": "new"},
+            "namespaces.delete": shop,
+            "namespaces.describe": shop,
+            "namespaces.exists": shop,
+            "namespaces.set_limits": shop,
+            "policies.delete": {"namespace": "/", "name": "limits"},
+            "policies.find": {"namespace": "/", "name": "limits"},
+            "reading.await_records": {"positions": [(TOPIC, 0, 0)]},
+            "reading.read": {"partition": 0},
+            "staged.commit": {"name": "job"},
+            "staged.position": {"name": TX},
+            "subscriptions.join": {"group": "members"},
+            "subscriptions.commit_offsets": {"group": GROUP},
+            "topic_queues.consume": queue_on_topic,
+            "topic_queues.counts": queue_on_topic,
+            "topic_queues.declare": {"queue": "another", "settings": TopicQueueSettings(topic=TOPIC)},
+            "topic_queues.delete": queue_on_topic,
+            "topic_queues.find": queue_on_topic,
+            "topic_queues.getter": queue_on_topic,
+            "topic_queues.purge": queue_on_topic,
+            "topics.check_new": {"name": "new", "partitions": 1},
+            "topics.ensure": {"name": "new"},
+            "transactions.commit_offsets": {**commits, "joins": True},
+            "transactions.end": {"bumps_epoch": True},
+            "views.act": {"what": "cancel-job", "query": {"job": "1"}},
+            "views.view": {"what": "overview"},
         }
+        broker.permissions = permissions
 
     @property
     def access(self) -> Access:
-        return self.broker.access(ALICE, DEFAULT, self.broker.meters.kafka)
+        return Access(self.watched, ALICE, DEFAULT, self.broker.meters.kafka)  # type: ignore[arg-type]
 
-    async def call(self, verb: Callable[..., Any]) -> Any:
-        """Calls it on the family of a new Access, with what its parameters are called; defaults stay."""
-        family = next(
-            one
-            for name in ("cluster", "groups", "placement", "shares", "topics", "transactions")
-            if type(one := getattr(self.access, name)).__qualname__ == verb.__qualname__.partition(".")[0]
-        )
+    async def call(self, verb: str) -> Any:
+        """Calls it on a new Access, with what its parameters are called; defaults stay."""
+        family, _, name = verb.rpartition(".")
+        access = self.access
+        target = getattr(access, family) if family else access
+        self.watched.touched.clear()
+        method = getattr(target, name)
         own = self.own.get(verb, {})
         arguments = {}
-        for name, parameter in list(inspect.signature(verb).parameters.items())[1:]:
-            if name in own:
-                arguments[name] = own[name]
-            elif parameter.default is inspect.Parameter.empty:
-                assert name in self.given, f"say what {verb.__qualname__} is to be called with as {name!r}"
-                arguments[name] = self.given[name]
-        result = verb(family, **arguments)
-        return await result if inspect.isawaitable(result) else result
+        for parameter in inspect.signature(method).parameters.values():
+            if parameter.name in own:
+                arguments[parameter.name] = own[parameter.name]
+            elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+                assert parameter.name in self.given, f"say what {verb} is to be called with as {parameter.name!r}"
+                arguments[parameter.name] = self.given[parameter.name]
+        result = method(**arguments)
+        if isinstance(result, Awaitable):
+            result = await result
+        return list(result) if isinstance(result, Iterator) else result
 
     def seen(self) -> dict[str, object]:
         """What a verb could have changed."""
@@ -187,6 +329,12 @@ class Stage:
             "share sessions": len(broker.shared.sessions),
             "transactions": broker.transactions.listing(TransactionFilter()).transactions,
             "settings": dict(broker.settings.changed),
+            "queues": [msgspec.to_builtins(info) for info in broker.queues.list()],
+            "routing": msgspec.to_builtins(broker.routing.listing()),
+            "namespaces": [(name, broker.namespaces.get(name)) for name in broker.namespaces.names()],
+            "policies": broker.policies.listing(),
+            "subscriptions": broker.subscriptions.counts(),
+            "inboxes": len(broker.inboxes),
         }
 
 
@@ -194,16 +342,25 @@ def with_stage(folder: Path, permissions: Permissions, story: Callable[[Stage], 
     async def play() -> None:
         async with broker_on(folder, offsets_topic_num_partitions="1", waystation_queue_shards="1") as broker:
             await broker.topics.create(TOPIC, 2)
+            await broker.topics.create(STREAM, 1, {"waystation.stream": "true"})
             send(broker, TOPIC, b"a", b"b")
             await broker.groups.commit_offsets(GROUP, [OffsetToCommit(TOPIC, 0, 1)])
             await broker.shared.heartbeat(ShareBeat(group_id=SHARE, member_id="x", member_epoch=0, topics=(TOPIC,)))
             await broker.groups.alter_settings(GROUP, {"consumer.session.timeout.ms": "55000"})
             broker.shared.change_settings(SHARE, {"share.delivery.count.limit": "4"})
+            await broker.queues.declare(QUEUE, QueueSettings())
+            await broker.queues.put_durable(QUEUE, [Message(b"x")])
+            await broker.routing.declare_exchange(EXCHANGE, "fanout")
+            await broker.routing.bind(EXCHANGE, f"queue:{QUEUE}")
+            await broker.topic_queues.declare(ON_TOPIC, TopicQueueSettings(topic=TOPIC))
+            await broker.namespaces.create("shop")
+            await broker.policies.set(Policy("/", "limits", "^none", {"max-length": 1}))
+            subscribing = Subscribe(consumer=1, topics=[TOPIC], mode="live")
+            await broker.subscriptions.open(subscribing, "c", print, print)
             producer = await broker.transactions.init_producer_id(TX, 60_000)
             await broker.transactions.add_partitions(TX, producer, [(TOPIC, 0)])
             session = broker.shared.begin_session(SHARE, "m")
-            broker.permissions = permissions
-            await story(Stage(broker, producer, session))
+            await story(Stage(broker, producer, session, permissions))
 
     run(play())
 
@@ -212,35 +369,78 @@ def test_every_verb_asks_before_anything_happens(tmp_path: Path) -> None:
     async def story(stage: Stage) -> None:
         wrong = []
         before = stage.seen()
-        for verb in verbs():
+        for verb in verbs(stage.access):
             try:
                 result = await stage.call(verb)
             except NotAllowed as error:
-                if verb in HIDE or "alice" not in str(error):
-                    wrong.append(f"{verb.__qualname__}: {error}")
+                if verb in LISTS or verb in ASK_NOBODY or "alice" not in str(error):
+                    wrong.append(f"{verb}: {error}")
+                if not stage.watched.touched <= {"permissions"} and verb not in LOOK_FIRST:
+                    wrong.append(f"{verb} touched {stage.watched.touched}")
             else:
-                if verb not in ASK_NOBODY and (verb not in HIDE or _list_of(result) != HIDE[verb]):
-                    wrong.append(f"{verb.__qualname__} returned {result}")
+                if verb not in ASK_NOBODY and (verb not in LISTS or _rows(result)):
+                    wrong.append(f"{verb} returned {result}")
                 if verb in ASK_NOBODY:
                     before = stage.seen()
             if stage.seen() != before:
-                wrong.append(f"{verb.__qualname__} changed something")
+                wrong.append(f"{verb} changed something")
                 before = stage.seen()
         assert wrong == []
 
     with_stage(tmp_path, RefusesEverything(), story)
 
 
-def test_what_is_hidden_is_there_for_who_may_see_it(tmp_path: Path) -> None:
+def test_what_is_not_listed_is_there_for_who_may_see_it(tmp_path: Path) -> None:
     async def story(stage: Stage) -> None:
-        nothing = [verb.__qualname__ for verb in HIDE if not _list_of(await stage.call(verb))]
+        nothing = [verb for verb in LISTS if not _rows(await stage.call(verb))]
         assert nothing == [], "the test above proves nothing"
 
     with_stage(tmp_path, Permissions(), story)
 
 
-def _list_of(result: Any) -> Any:
-    return list(result.transactions) if isinstance(result, Listing) else result
+def test_no_verb_asks_the_same_twice(tmp_path: Path) -> None:
+    """With everything allowed: what the verbs do to each other's things does not matter, they ask first."""
+
+    async def story(stage: Stage) -> None:
+        notes = stage.broker.permissions
+        assert isinstance(notes, NotesEverything)
+        wrong = []
+        for verb in verbs(stage.access):
+            notes.asked.clear()
+            with contextlib.suppress(WaystationError, TimeoutError):
+                await asyncio.wait_for(stage.call(verb), PATIENCE_S)
+            unasked = not notes.asked and verb not in {*LISTS, *ASK_NOBODY, *LOOK_FIRST}
+            if unasked or len(set(notes.asked)) != len(notes.asked):
+                wrong.append(f"{verb} asks {notes.asked}")
+        assert wrong == []
+
+    with_stage(tmp_path, NotesEverything(), story)
+
+
+def test_the_tables_of_exceptions_name_verbs_that_there_are(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        assert {*LISTS, *ASK_NOBODY, *LOOK_FIRST, *stage.own} <= set(verbs(stage.access))
+        assert "transactions" in families()
+
+    with_stage(tmp_path, Permissions(), story)
+
+
+def test_the_walk_sees_a_verb_that_does_not_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def members(self: GroupAccess, group_id: str) -> list[str]:
+        return self._broker.groups.names()
+
+    monkeypatch.setattr(GroupAccess, "members", members, raising=False)
+    with pytest.raises(AssertionError, match=r"groups\.members returned"):
+        test_every_verb_asks_before_anything_happens(tmp_path)
+
+
+def _rows(result: Any) -> Any:
+    if isinstance(result, Listing):
+        return result.transactions
+    return result.exchanges + result.bindings if isinstance(result, RoutingInfo) else result
+
+
+# -- some of them ------------------------------------------------------------------------------------------------------
 
 
 def test_a_topic_that_the_producer_may_not_write_to_joins_no_transaction(tmp_path: Path) -> None:
@@ -286,8 +486,86 @@ def test_a_marker_is_durable_when_it_is_answered(tmp_path: Path) -> None:
     with_stage(tmp_path, Permissions(), story)
 
 
-def test_every_family_of_verbs_is_walked_somewhere() -> None:
-    walked = {*FAMILIES, *test_access_facets.FACETS, *test_facets_ask_first.CALLS}
-    getters = [one.fget for one in vars(Access).values() if isinstance(one, property) and one.fget is not None]
-    given = {str(inspect.signature(getter).return_annotation) for getter in getters}
-    assert {name for name in given if name.endswith("Access")} == {family.__name__ for family in walked}
+# -- views -------------------------------------------------------------------------------------------------------------
+
+
+class NothingElse:
+    """A broker without parts."""
+
+    def __init__(self) -> None:
+        self.permissions = RefusesEverything()
+
+
+def least(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """A query with what it must have."""
+    required = [field for field in msgspec.structs.fields(kind) if field.required]
+    numbers = ("before_offset", "node")
+    return {field.encode_name: 0 if field.name in numbers else f"a-{field.name}" for field in required}
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "row"),
+    [("view", what, row) for what, row in VIEWS.items()] + [("act", what, row) for what, row in ACTIONS.items()],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_view_and_action_asks_for_what_it_names(kind: str, what: str, row: AnyRow) -> None:
+    if row.lists and row.asks.name_in(msgspec.convert(least(row.query), row.query)) == "*":
+        return  # walked below
+    broker = NothingElse()
+    query = least(row.query)
+    with pytest.raises(NotAllowed):
+        run(getattr(ViewAccess(broker, ANONYMOUS), kind)(what, query))  # type: ignore[arg-type]
+    ((operation, resource, name),) = broker.permissions.asked
+    things = ("topic", "queue", "group", "exchange", "namespace")
+    named = [(field, value) for field, value in query.items() if field in things]
+    if named:
+        assert [(resource, name)] == named, "a query that names a thing is about that one"
+    else:
+        assert name == "*"
+    if kind == "act":
+        assert operation != "describe", "an action changes something"
+
+
+def test_whoever_may_not_look_learns_how_the_broker_is_but_not_why(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with broker_on(tmp_path / "data", waystation_disk_free_min_bytes=str(2**60)) as broker:
+            meter = broker.meters.http
+            told = broker.access(ANONYMOUS, "/", meter).views.health()
+            assert told.status == "failing"
+            assert "disk" in told.reasons[0].what
+            broker.permissions = RefusesEverything()
+            stranger = broker.access(ANONYMOUS, "/", meter).views
+            assert (stranger.health().status, stranger.health().reasons) == ("failing", [])
+            assert (stranger.readiness().status, stranger.readiness().reasons) == ("ok", [])
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("what", [what for what, row in VIEWS.items() if row.lists])
+def test_a_view_that_lists_things_has_those_that_the_principal_may_see(tmp_path: Path, what: str) -> None:
+    row = VIEWS[what]
+    query = {**least(row.query), **({"exchange": EXCHANGE} if what == "bindings" else {})}
+
+    class NoneOfThose(Permissions):
+        """What the rows are about is for nobody."""
+
+        def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+            if (resource, name) in hidden:
+                raise refusal(principal, operation, resource, name)
+
+    hidden: set[tuple[Resource, str]] = set()
+
+    async def story(stage: Stage) -> None:
+        await stage.broker.queues.declare("other", QueueSettings(dead_letter=QUEUE))
+        everything = await stage.access.views.view(what, query)
+        for listed in row.lists:
+            shown = getattr(everything, listed.field)
+            assert shown, "there is something to hide"
+            hidden.update(listed.about(shown[0])[-1:])
+        part = await stage.access.views.view(what, query)
+        for listed in row.lists:
+            shown = getattr(part, listed.field)
+            assert not [one for one in shown if hidden & {*listed.about(one)}]
+            assert getattr(part, listed.total) == len(shown)
+
+    with_stage(tmp_path, NoneOfThose(), story)

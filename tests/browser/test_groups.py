@@ -71,6 +71,9 @@ def test_members_lag_and_history_are_shown(visitor: Visitor, server: Server) -> 
         members = page.get_by_role("table", name="Members")
         expect(members).to_contain_text("till-7")
         expect(members).to_contain_text(f"{topic} 0–2")
+        shown = visitor.api.get(f"/v1/groups/{group}")
+        for name, value in (("Generation", str(shown["generation"])), ("Coordinator", f"node {shown['coordinator']}")):
+            expect(page.locator(".stat", has_text=name)).to_contain_text(value)
         for partition, lag in ((0, 10), (1, 5), (2, 0)):
             expect(page.get_by_role("img", name=f"lag of {topic} {partition}: {lag}", exact=True)).to_be_visible()
         assert visitor.fits()

@@ -63,6 +63,30 @@ def test_topics_of_a_kafka_client_are_listed_and_found(visitor: Visitor, server:
 
 
 @desktop_only
+def test_watermarks_leader_and_when_it_was_made_are_shown(visitor: Visitor, server: Server) -> None:
+    """A message of an open transaction is below the high watermark, and not stable. What is counted are offsets."""
+    topic = unique("orders")
+    produce(server, topic, 2)
+    producer = ck.Producer({"bootstrap.servers": server.bootstrap, "transactional.id": unique("tx")})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, "open")
+    assert producer.flush(30) == 0
+    page = visitor.go(f"/topics/{topic}")
+    row = page.get_by_role("table", name="Partitions").get_by_role("row").nth(1)
+    cells = row.get_by_role("cell")
+    # partition, leader, start, last stable, high watermark, end, offsets
+    for column, text in enumerate(["0", "1 (epoch 0)", "0", "2", "3", "3", "3"]):
+        expect(cells.nth(column)).to_have_text(text)
+    expect(page.get_by_text("Created", exact=True)).to_be_visible()
+    producer.abort_transaction(30)
+    expect(cells.nth(3)).to_have_text("4")
+    page = visitor.go(f"/topics?search={topic}")
+    expect(page.get_by_role("table", name="Topics").get_by_role("columnheader", name="Offsets")).to_be_visible()
+    expect(row_of(page, "Topics", topic).get_by_role("cell", name=spelled(4))).to_be_visible()
+
+
+@desktop_only
 def test_many_topics_are_shown_page_by_page(visitor: Visitor) -> None:
     start = unique("many")
     for i in range(60):

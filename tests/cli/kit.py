@@ -1,4 +1,4 @@
-"""Runs `waystation …`, as a process of its own or in this one. Used by tests/cli alone."""
+"""Runs `waystation …`, as a process of its own or in this one."""
 
 from __future__ import annotations
 

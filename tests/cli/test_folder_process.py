@@ -47,7 +47,7 @@ def test_after_kill_9_it_does_not_run_though_its_pid_is_in_the_file(process: Fol
     pid = start(process)
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: process.pid() is None, "it has ended")
-    assert process.exit_code() == -signal.SIGKILL
+    assert process.exit_code(pid) == -signal.SIGKILL
     assert FolderProcess(process.folder, "log").pid() is None
     assert start(process) == process.pid()
 
@@ -57,7 +57,8 @@ def test_one_that_does_not_stop_is_killed_and_named_and_one_that_was_paused_is_s
 ) -> None:
     paused = FolderProcess(tmp_path / "paused", "log")
     start(process, STUBBORN)
-    os.kill(start(paused), signal.SIGSTOP)
+    pid = start(paused)
+    os.kill(pid, signal.SIGSTOP)
     assert stop_all([process, paused], within_s=2) == [process]
     assert process.pid() is None
-    assert paused.exit_code() == -signal.SIGTERM
+    assert paused.exit_code(pid) == -signal.SIGTERM

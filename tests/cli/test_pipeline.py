@@ -1,14 +1,11 @@
-"""`waystation pipeline …`: what each verb prints, and how a pipeline is run, watched and stopped from a terminal."""
+"""`waystation pipeline …`: what each verb prints. Running one is in tests/spark/test_pipeline_command.py."""
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -218,48 +215,3 @@ def test_reset_takes_the_pipeline_out_of_the_list(quick: QuickCli, told: Reporte
     quick("pipeline", "reset", str(file), "--yes")
     with pytest.raises(NotFound):
         known_phase(quick, name)
-
-
-# -- running -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_pipeline_runs_is_seen_and_stops_by_its_file(cli: Cli, quick: QuickCli, file: Path, name: str) -> None:
-    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-    file.write_text(file.read_text() + "[spark]\nspark.ui.enabled = true\nspark.ui.port = 0\n")
-    with cli.start("pipeline", "run", str(file), "--master", "local[1]") as process:
-        try:
-            state = wait_for(lambda: known(cli).get(name), "the pipeline to be told", within_s=120)
-            assert state.pid == process.pid
-            wait_for(lambda: known(cli)[name].rows > 0, "rows to come", within_s=120)
-            url = known(cli)[name].ui_url
-            assert f"Spark's own pages: {url}\n" in quick("pipeline", "status", name).text
-            with urllib.request.urlopen(url, timeout=60) as page:
-                assert b"Spark Jobs" in page.read()
-            done = quick("pipeline", "run", str(file), code=1)
-            assert f"is running already, as process {process.pid}" in done.err
-            assert "is running already" in quick("pipeline", "reset", str(file), "--yes", code=1).err
-            assert quick("pipeline", "stop", str(file)).text == f"stopped pipeline {name}\n"
-            _, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 0, err
-    assert b"Traceback" not in err
-    assert "stopped" in err.decode().splitlines()[-1]
-    assert known_phase(cli, name) == "stopped"
-    assert known(cli)[name].ui_url == ""
-    log = file.parent / ".waystation" / name / "pipeline.log"
-    assert b"WARN" not in err, "Spark's log is not for the terminal"
-    assert log.exists()
-
-
-def test_ctrl_c_ends_it_and_a_second_run_goes_on(cli: Cli, file: Path, name: str) -> None:
-    pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
-    with cli.start("pipeline", "run", str(file), "--master", "local[1]", "--json") as process:
-        try:
-            wait_for(lambda: name in known(cli) and known(cli)[name].rows > 0, "rows to come", within_s=120)
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
-    assert process.returncode == 0, err
-    assert json.loads(out.splitlines()[-1]) == {"pipeline": name, "phase": "stopped"}

@@ -77,6 +77,8 @@ def test_headers_and_filters_bind(quick: QuickCli, queue: str) -> None:
     quick("queues", "create", queue)
     quick("exchanges", "create", f"{queue}-h", "--kind", "headers")
     quick("exchanges", "bind", f"{queue}-h", queue, "--header", "big:=true", "--header", "by=ada", "--match", "any")
+    refused = quick("exchanges", "bind", f"{queue}-h", queue, "--filter", "headers.big", code=1).err
+    assert "is of the kind 'headers'" in refused
     assert quick("exchanges", "route", f"{queue}-h", "--header", "big:=true").lines == [f"queue:{queue}"]
     assert quick("exchanges", "route", f"{queue}-h", "--header", "big=true", "--json").objects[0]["targets"] == []
     quick("exchanges", "create", f"{queue}-f", "--kind", "filter", "--alternate", f"{queue}-h")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+import waystation
 from tests.support.names import unique
 from tests.support.waiting import wait_for
 from waystation import Retry, errors
@@ -304,3 +306,26 @@ def test_the_broker_says_what_it_has(mq: Client) -> None:
     stats = mq.stats()
     assert stats["messages_published"] >= 0
     assert "queues" in stats
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["the broker is there", "the broker is away"])
+def test_close_waits_for_handlers_that_are_being_opened(away: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is left that fails afterwards, and a broker that is away keeps nobody from closing."""
+
+    async def story() -> None:
+        host = await waystation.aio.open(":memory:")
+        mq = await waystation.aio.connect(host.url)
+        jobs = await mq.queue("jobs")
+        if away:
+            await host.close()
+        before = asyncio.all_tasks()
+        mq.on(queue=jobs)(collect([]))
+        await mq.close()
+        assert not [task for task in asyncio.all_tasks() - before if not task.done()]
+        if not away:
+            queue = await host.queue("jobs")
+            assert (await queue.describe()).consumers == 0
+            await host.close()
+
+    asyncio.run(story())
+    assert not [record for record in caplog.records if "a handler gets no messages" in record.getMessage()]

@@ -44,6 +44,7 @@ WITHOUT_EFFECT = [
         ({"start": "earliest"}, "start: a live subscription begins now.*history"),
         ({"start": 1_700_000_000}, "start: a live subscription begins now.*history"),
         ({"hold": 5}, "hold: .* no visibility timeout"),
+        ({"mode": "live", "guarantee": "exactly-once"}, "guarantee: a live subscription has no position"),
         ({"group": "g", "slow": "drop"}, "slow: is for live subscriptions"),
         ({"group": "g", "mode": "stream", "hold": 5}, "hold: .* no visibility timeout"),
     ],
@@ -61,6 +62,27 @@ def test_json_lines_and_http_refuse_what_a_subscription_cannot_keep(
         lines.ask("subscribe_topics", consumer=1, topics=["news"], **options)
     answer = http("POST", "/v1/subscriptions/stream", topic="news", **options, ok=False)
     assert (answer.status, answer.json["field"]) == (400, said.split(":")[0])
+
+
+# -- answers and conditions --------------------------------------------------------------------------------------------
+
+
+def test_exactly_once_without_an_answer_is_refused(mq: Any) -> None:
+    topic = unique("once")
+    for call in (mq.publish, lambda name, value, **options: mq.publish_many(name, [value], **options)):
+        with pytest.raises(errors.Invalid, match="acks: exactly-once needs the broker's answer"):
+            call(topic, "x", guarantee="exactly-once", acks="none")
+    assert topic not in [info.topic for info in mq.topics()]
+
+
+def test_a_binding_has_one_kind_of_condition(mq: Any) -> None:
+    jobs, by_headers = mq.queue(unique("jobs")), mq.exchange(unique("x"), "headers")
+    with pytest.raises(errors.Invalid, match=r"filter: .* is of the kind 'headers'"):
+        by_headers.bind(jobs, filter="headers.a = 1")
+    for kind in ("headers", "filter"):
+        with pytest.raises(errors.Invalid, match="filter: give headers or a filter, not both"):
+            mq.exchange(unique("x"), kind).bind(jobs, headers={"a": 1}, filter="headers.a = 1")
+    assert not [one for one in mq.routing().bindings if one[1] == f"queue:{jobs.name}"]
 
 
 # -- delays ------------------------------------------------------------------------------------------------------------

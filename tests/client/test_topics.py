@@ -248,6 +248,28 @@ def test_an_id_of_an_aborted_transaction_was_not_used(mq: Client) -> None:
         assert list(mq.publish(topic, "again", id=id).duplicates) == [0]
 
 
+def test_duplicates_are_told_in_a_transaction_too(mq: Client) -> None:
+    topic, wide = unique("twice"), unique("twice")
+    mq.create_topic(topic, 1, settings={"waystation.dedup.window.ms": 600_000})
+    mq.create_topic(wide, 4, settings={"waystation.dedup.window.ms": 600_000})
+    mq.publish(topic, "x", id="a")
+    ids = [str(number) for number in range(100)]
+    mq.publish_many(wide, [Outgoing(b"", id=id) for id in ids[::2]])
+    before = mq.stats()["messages_published"]
+    with mq.transaction(unique("twice")) as tx:
+        again = tx.publish(topic, "again", id="a")
+        assert (len(again), list(again.duplicates), again.offset) == (0, [0], -1)
+        first = tx.publish(topic, "y", id="b")
+        assert (len(first), list(first.duplicates), first.offset) == (1, [], 1)
+        assert list(tx.publish(topic, "twice in one transaction", id="b").duplicates) == [0]
+        mixed = tx.publish_many(wide, [Outgoing(b"", id=id) for id in ids])
+        assert (len(mixed), list(mixed.duplicates)) == (50, list(range(0, 100, 2)))
+    assert mq.stats()["messages_published"] == before + 51
+    with mq.subscribe(topic, history=10) as live:
+        mq.publish(topic, "last")
+        assert [message.text() for message in read(live, 3)] == ["x", "y", "last"]
+
+
 def test_exactly_once_gives_ids_that_a_window_knows(mq: Client) -> None:
     topic = unique("once")
     mq.create_topic(topic, settings={"waystation.dedup.window.ms": 600_000})

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
+import decimal
 import math
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,9 @@ from waystation.client.payloads import encode_value
         ({"priority": True}, r"priority: True is not a whole number"),
         ({"headers": "x"}, r"headers: 'x' is not a mapping"),
         ({"headers": ["x"]}, r"headers: \['x'\] is not a mapping"),
+        ({"headers": {"h": math.nan}}, r"headers: h is nan; use text"),
+        ({"headers": {"h": [1, -math.inf]}}, r"headers: h is \[1, -inf\]; use text"),
+        ({"headers": {"h": {1}}}, r"headers: h is a set; use text"),
         ({"content_type": 7}, r"content_type: 7 is not text"),
         ({"id": 7}, r"id: 7 is not text"),
         ({"type": b"t"}, r"type: b't' is not text"),
@@ -92,6 +98,75 @@ def test_a_consumer_with_a_wrong_option_is_refused_by_its_name(mq: Any, options:
 
 
 @pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"group": 5}, r"group: 5 is not text"),
+        ({"filter": 5}, r"filter: 5 is not text"),
+        ({"group": None, "history": "x"}, r"history: 'x' is not a whole number"),
+        ({"group": None, "slow": "never"}, r"slow: 'never' is not one of drop, block"),
+        ({"max_deliveries": "x"}, r"max_deliveries: 'x' is not a whole number"),
+        ({"dead_letter": 5}, r"dead_letter: 5 is not text"),
+        ({"mode": "some"}, r"mode: 'some' is not one of shared, stream, live"),
+        ({"start": "now"}, r"start: 'now' is not earliest, latest or a time"),
+    ],
+)
+def test_a_subscription_with_a_wrong_option_is_refused_by_its_name(mq: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(errors.Invalid, match=said):
+        mq.subscribe("t", **{"group": "g", **options})
+
+
+CALLS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda mq: mq.publish(5, "x"), r"topic: 5 is not text"),
+    (lambda mq: mq.publish("t", "x", partition="x"), r"partition: 'x' is not a whole number"),
+    (lambda mq: mq.publish("t", "x", acks="some"), r"acks: 'some' is not one of none, written, durable"),
+    (lambda mq: mq.create_topic("t", "x"), r"partitions: 'x' is not a whole number"),
+    (lambda mq: mq.create_topic("t", settings="x"), r"settings: 'x' is not a mapping"),
+    (lambda mq: mq.subscribe(5), r"topics: 5 is neither a name or pattern"),
+    (lambda mq: mq.subscribe([5]), r"topics\[0\]: expected `str`"),
+    (lambda mq: mq.on("t", concurrency="x"), r"concurrency: 'x' is not a whole number"),
+    (lambda mq: mq.respond("t", concurrency=0), r"concurrency: 0 is below 1"),
+    (lambda mq: mq.queue(5), r"queue: 5 is not text"),
+    (lambda mq: mq.queue("wrong").get(timeout="x"), r"timeout: 'x' is not a number of seconds"),
+    (lambda mq: mq.queue("wrong").get_many("x"), r"count: 'x' is not a whole number"),
+    (lambda mq: mq.queue("wrong").peek("x"), r"count: 'x' is not a whole number"),
+    (lambda mq: mq.queue("wrong").peek(5, state="x"), r"state: 'x' is not one of any, ready, parked, held"),
+    (lambda mq: mq.queue("wrong").redrive(limit="x"), r"limit: 'x' is not a whole number"),
+    (lambda mq: mq.exchange(5, "direct"), r"exchange: 5 is not text"),
+    (lambda mq: mq.exchange("amq.direct", passive=True).bind(5), r"target: 5 is not text"),
+    (lambda mq: mq.find(5), r"message_id: 5 is not text"),
+    (lambda mq: mq.request("wrong", "x", timeout="x"), r"timeout: 'x' is not a number of seconds"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), CALLS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_call_with_a_wrong_argument_is_refused_by_its_name(mq: Any, call: Callable[[Any], Any], said: str) -> None:
+    """With a broker in the same process, too, which trusts what it is handed."""
+    with pytest.raises(errors.Invalid, match=f"^{said}"):
+        call(mq)
+
+
+def test_a_message_fails_for_a_reason_that_is_text_or_an_exception(mq: Any) -> None:
+    jobs = mq.queue(unique("reasons"), dead_letter=(dead := mq.queue(unique("dead"))).name)
+    jobs.put_many(["1", "2"])
+    message = jobs.get(DEADLINE_S)
+    for verdict in (message.reject, message.kill):
+        with pytest.raises(errors.Invalid, match="error: 5 is neither text nor an exception"):
+            verdict(5)
+    message.kill(ValueError("no such customer"))  # it is in flight as before
+    assert dead.get(DEADLINE_S).deaths[0]["error"] == "ValueError: no such customer"
+
+
+def test_connect_with_a_wrong_argument_is_refused_by_its_name() -> None:
+    wrong: Any
+    for wrong in (5, [5]):
+        with pytest.raises(errors.Invalid, match="url: "):
+            waystation.connect(wrong)
+    wrong = "x"
+    with pytest.raises(errors.Invalid, match="timeout: 'x' is not a number of seconds"):
+        waystation.connect("127.0.0.1:9092", timeout=wrong)
+
+
+@pytest.mark.parametrize(
     ("value", "said"),
     [
         (math.nan, "nan"),
@@ -100,6 +175,9 @@ def test_a_consumer_with_a_wrong_option_is_refused_by_its_name(mq: Any, options:
         ({"tags": {"a", "b"}}, "a set"),
         (frozenset([1]), "a frozenset"),
         ([[{1}]], "a set"),
+        ({"photo": b"\x89PNG"}, "bytes inside of JSON"),
+        ([b"x"], "bytes inside of JSON"),
+        ([1, [bytearray(b"x")]], "bytes inside of JSON"),
         ({1: "one"}, "the key 1 "),
         ({"a": {None: 1}}, "str-like"),
         ([{"a": 1}] * 20 + [{2.5: 1}], "the key 2.5 "),
@@ -118,6 +196,21 @@ def test_what_json_would_change_is_refused(mq: Any, value: Any, said: str) -> No
             call()
         assert said in str(caught.value)
     assert jobs.describe().put == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "received"),
+    [
+        ((1, (2,)), [1, [2]]),
+        ({"on": datetime.date(2026, 11, 18)}, {"on": "2026-11-18"}),
+        ([uuid.UUID(int=7)], ["00000000-0000-0000-0000-000000000007"]),
+        ({"sum": decimal.Decimal("1.50")}, {"sum": "1.50"}),
+    ],
+)
+def test_what_json_has_a_usual_form_for_is_sent_in_that_form(mq: Any, value: Any, received: Any) -> None:
+    jobs = mq.queue(unique("forms"))
+    jobs.put(value)
+    assert jobs.get(DEADLINE_S).value == received
 
 
 @pytest.mark.parametrize(

@@ -252,3 +252,26 @@ def test_a_broker_has_the_id_that_it_was_given(own_server: OwnServerCall) -> Non
     assert (told["broker.id"], told["node.id"], told["default.replication.factor"]) == ("7", "7", "1")
     assert told["advertised.listeners"] == told["listeners"] == f"PLAINTEXT://{server.bootstrap}"
     assert told["log.dirs"] == str(server.data)
+
+
+def test_a_consumer_group_has_its_own_session_timeout_and_interval(
+    admin: AdminClient, bootstrap: str, new_topic: NewTopicCall, group: str
+) -> None:
+    """Set before the group has members; a consumer of the new protocol gets its interval from the broker."""
+    session, interval = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    before = describe(admin, ResourceType.GROUP, group)
+    change(admin, ResourceType.GROUP, group, session, "50000")
+    change(admin, ResourceType.GROUP, group, interval, "6000")
+    told = describe(admin, ResourceType.GROUP, group)
+    assert (told[session].value, told[interval].value) == ("50000", "6000")
+    with pytest.raises(KafkaException, match=session):
+        change(admin, ResourceType.GROUP, group, session, "1")
+    topic = new_topic()
+    kit.produce(bootstrap, topic, kit.numbered(3))
+    reader = kit.consumer(bootstrap, group, {"group.protocol": "consumer"})
+    reader.subscribe([topic])
+    assert len(kit.take(reader, 3)) == 3
+    reader.close()
+    for name in (interval, session):  # the interval stays below the timeout at every step
+        change(admin, ResourceType.GROUP, group, name, "", "DELETE")
+        assert describe(admin, ResourceType.GROUP, group)[name].value == before[name].value

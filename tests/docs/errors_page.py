@@ -18,7 +18,7 @@ from waystation import errors
 from waystation.errors import WaystationError
 from waystation.protocols.http.problems import MethodNotAllowed
 from waystation.protocols.http.replies import error_reply as http_reply
-from waystation.protocols.kafka.errors_map import code_of
+from waystation.protocols.kafka.errors_map import NOT_AUTHORIZED, code_of
 from waystation.protocols.management.calls import error_reply as management_reply
 from waystation.protocols.native.session import error_name
 from waystation.wire.amqp.errors import NAMES, of_error
@@ -85,6 +85,12 @@ def _parent(error: WaystationError) -> str:
 
 
 def _kafka(error: WaystationError) -> str:
+    if type(error) is errors.NotAllowed:
+        return ", ".join(_code(errors.NotAllowed("why", resource)) for resource in NOT_AUTHORIZED)
+    return _code(error)
+
+
+def _code(error: WaystationError) -> str:
     code = code_of(error)
     return f"{code.name.upper()} ({int(code)}){', retriable' if code.retriable else ''}"
 

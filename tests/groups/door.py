@@ -41,6 +41,16 @@ VERSIONS = {
 """What the three family files register."""
 
 
+class NoShareGroups:
+    """All of them are coordinated here, and there are none."""
+
+    def __init__(self) -> None:
+        self.journal = SimpleNamespace(check_led=lambda name: None)
+
+    def __contains__(self, name: object) -> bool:
+        return False
+
+
 def versions(name: str) -> list[int]:
     return list(VERSIONS[name])
 
@@ -55,7 +65,7 @@ async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
     broker: Any = SimpleNamespace(
         groups=stage.coordinator,
         topics=stage.coordinator.topics,
-        shared=(),
+        shared=NoShareGroups(),
         shared_admin=none,
         node_id=1,
         world=stage.world,

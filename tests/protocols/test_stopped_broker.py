@@ -103,7 +103,9 @@ def test_an_ack_counts_though_another_consumer_asked_before_it_was_read(server: 
             rival.send("get", queue=queue, count=1, wait_ms=0)
             consumer.send("settle", consumer=message["consumer"], tags=[message["tag"]], verdict="ack")
         assert rival.answer()["value"]["messages"] == []
-        assert not consumer.answer()["value"].get("unknown")
+        settled = consumer.answer()
+        assert settled["status"] == "success", settled
+        assert not settled["value"].get("unknown")
         _is_done(http, queue)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import weakref
 from collections.abc import Awaitable, Callable
 
@@ -250,6 +251,32 @@ async def test_dead_letters_are_moved_by_who_leads(machine: Machine) -> None:
     lead(broker, index)
     await asyncio.sleep(60)  # the transaction of the first attempt ends first, which is tried again now and then
     assert (payloads(broker, target), payloads(broker)) == ([b"dead"], [])
+
+
+def test_a_marker_that_a_moved_shard_refuses_is_a_warning_without_a_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "waystation")
+
+    @on_a_machine
+    async def story(machine: Machine) -> None:
+        broker = machine.broker
+        await broker.queues.declare("jobs")
+        tx = await broker.transacting.begin("t", 60_000)
+        await tx.put("jobs", [Message(b"x")])
+        index = drop(broker)
+        ending = asyncio.ensure_future(tx.end(True))
+        await asyncio.sleep(10)
+        lead(broker, index)
+        await asyncio.sleep(60)
+        await asyncio.gather(ending, return_exceptions=True)
+        assert payloads(broker) == [b"x"], "it is carried out by who leads"
+
+    story()
+    told = [record for record in caplog.records if "cannot be ended yet" in record.getMessage()]
+    assert told
+    assert {record.levelno for record in told} == {logging.WARNING}
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 @on_a_machine

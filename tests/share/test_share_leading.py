@@ -15,9 +15,12 @@ import pytest
 
 from tests.broker.kit import run, send, snapshot
 from tests.share.test_share_feed import MEMORY, Desk, numbered, quiet, small_broker, until
+from waystation.admin.group_resetting import ResetGroup, delete_whole_group, reset_group
+from waystation.admin.view_dead_letters import PlacesQuery, dead_letter_places
 from waystation.broker.broker import Broker
-from waystation.errors import NotLeader
-from waystation.groups.errors import NotCoordinator, UnknownGroup, UnknownMember
+from waystation.errors import NotFound, NotLeader
+from waystation.groups.calls import OffsetToCommit
+from waystation.groups.errors import InconsistentProtocol, NotCoordinator, UnknownGroup, UnknownMember
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
@@ -265,5 +268,37 @@ def test_nothing_of_a_dropped_group_stays_in_memory(tmp_path: Path) -> None:
         assert len(asyncio.all_tasks()) == tasks
         assert (len(broker.shared.sessions), broker.shared._own, len(broker.shared._alarm._deadlines)) == (0, {}, 0)
         assert len(broker.shared._calendar._deadlines) == 0
+
+    play(tmp_path, story)
+
+
+# -- names, of which consumer groups have some -------------------------------------------------------------------------
+
+
+def test_a_share_group_is_made_where_another_broker_coordinates_consumer_groups(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        await broker.groups.commit_offsets("readers", [OffsetToCommit("t", 0, 0)])
+        with pytest.raises(InconsistentProtocol):
+            broker.shared.make("readers")
+        broker.groups.drop(0)
+        assert not broker.groups.exists("readers"), "nobody can say here"
+        broker.shared.make("g")
+        await broker.queues.declare("t.readers.dead")
+        places = await dead_letter_places(broker, PlacesQuery())
+        assert places.total == 0, "of a group that is not known here nothing is said, and nothing fails"
+
+    play(tmp_path, story)
+
+
+def test_a_group_that_may_be_another_brokers_is_not_said_to_be_unknown(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        reset = ResetGroup(group="g", to="earliest")
+        for error in (NotFound, NotCoordinator):
+            with pytest.raises(error):
+                await reset_group(broker, reset)
+            with pytest.raises(UnknownGroup if error is NotFound else NotCoordinator):
+                await delete_whole_group(broker, "g")
+            if error is NotFound:
+                drop(broker)
 
     play(tmp_path, story)

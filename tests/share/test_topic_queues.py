@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.broker.feeds import Consumer, settled, until
@@ -267,6 +268,37 @@ def test_what_is_not_durable_goes_with_the_broker(tmp_path: Path) -> None:
             async with broker_on(tmp_path) as broker:
                 assert broker.topic_queues.names() == []
                 assert "jobs" not in broker.shared
+
+    run(story())
+
+
+def test_what_is_not_durable_stays_while_another_broker_starts(tmp_path: Path) -> None:
+    """Brokers that share a catalog: the queue is deleted by the one that it was declared at."""
+
+    async def story() -> None:
+        async with broker_on(tmp_path, node_id="1") as broker:
+            await broker.topic_queues.declare("jobs", TopicQueueSettings("t", durable=False))
+        async with broker_on(tmp_path, node_id="2") as broker:
+            assert broker.topic_queues.names() == ["jobs"]
+            assert "jobs" in broker.shared
+            await broker.topic_queues.declare("jobs", TopicQueueSettings("t", durable=False))  # it is the same
+        async with broker_on(tmp_path, node_id="1") as broker:
+            assert broker.topic_queues.names() == []
+            assert "jobs" not in broker.shared
+
+    run(story())
+
+
+def test_what_an_earlier_version_declared_as_not_durable_is_deleted(tmp_path: Path) -> None:
+    """It did not write where it was declared; there was one broker."""
+
+    async def story() -> None:
+        async with broker_on(tmp_path) as broker:
+            settings = TopicQueueSettings("t", durable=False)
+            await broker.topic_queues.declare("jobs", settings)
+            await broker.topic_queues._write("jobs", msgspec.msgpack.encode(settings))
+        async with broker_on(tmp_path) as broker:
+            assert broker.topic_queues.names() == []
 
     run(story())
 

@@ -389,6 +389,8 @@ class ClusterMachine:
             self._crash,
             self._crash,
             self._crash_all,
+            self._crash_leaders,
+            self._leave_behind,
             self._cut_link,
             self._cut_off,
             self._cut_store,
@@ -423,6 +425,24 @@ class ClusterMachine:
             if node.life is None:
                 self.switch_on(node)
 
+    async def _crash_leaders(self) -> None:
+        """One after the other, each a moment after it began to lead: what followers did meanwhile has to be right."""
+        index = self.rng.randrange(PARTITIONS)
+        for _ in range(3):
+            leader = next((node for node, _, one in self.replicas() if one.index == index and one.leads), None)
+            if leader is not None:
+                await self.switch_off(leader, power=self.rng.random() < 0.6)
+                self.loop.call_later(self.rng.choice((0.05, 0.3, 1.0)), self._switch_on_again, leader)
+            for _ in range(600):
+                if any(one.leads for node, _, one in self.replicas() if one.index == index and node is not leader):
+                    break
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(self.rng.expovariate(1 / 0.01))
+
+    def _switch_on_again(self, node: Node) -> None:
+        if node.life is None:
+            self.switch_on(node)
+
     async def _cut_link(self) -> None:
         source, target = self.rng.sample(NODES, 2)
         pairs = {(source, target)} if self.rng.random() < 0.5 else {(source, target), (target, source)}
@@ -442,6 +462,20 @@ class ClusterMachine:
         self.network.cut -= pairs
         if face is not None and node.face is face and node.life is not None:
             face.restore()
+
+    async def _leave_behind(self) -> None:
+        """A node is cut off for so long that it is not in sync any more; then all others die. It may not lead."""
+        node = self.rng.choice(list(self.nodes.values()))
+        pairs = {pair for other in NODES for pair in ((node.id, other), (other, node.id))}
+        self.network.cut |= pairs
+        await asyncio.sleep(7.0)
+        for other in self.nodes.values():
+            if other is not node:
+                await self.switch_off(other, power=True)
+        self.network.cut -= pairs
+        await asyncio.sleep(self.rng.choice((1.0, 5.0)))
+        for other in self.nodes.values():
+            self._switch_on_again(other)
 
     async def _cut_store(self) -> None:
         faces = [(node, node.face) for node in self.nodes.values() if node.face is not None and node.life is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,3 +181,51 @@ def test_dead_letters_and_other_rows_are_all_that_was_read(
     dead = [json.loads(text) for text in texts(committed(server, f"{name}-dead"))]
     assert sorted(one["number"] for one in dead if "number" in one) == [n for n in range(50, 100) if n % 10]
     assert sorted(one["id"] for one in dead if "id" in one) == sorted(f"number {n}" for n in range(0, 100, 10))
+
+
+BY_HAND = """\
+import sys
+from waystation.errors import Invalid
+from waystation.spark.sessions import SessionSettings, open_session
+
+master, servers, name, checkpoint = sys.argv[1:]
+spark = open_session(SessionSettings(master=master))
+rows = spark.readStream.format("waystation").options(servers=servers, topics=f"{name}-in", startingOffsets="earliest")
+counts = rows.load().groupBy("value").count().selectExpr("value AS key", "CAST(count AS STRING) AS value")
+
+def start(**options):
+    writer = counts.writeStream.format("waystation").outputMode("update").trigger(availableNow=True)
+    return writer.options(servers=servers, checkpointLocation=checkpoint, **options).start()
+
+for options in ({"topik": f"{name}-out"}, {"topic": f"{name}-out"}):
+    try:
+        start(**options)
+    except Invalid as error:
+        print(error)
+assert start(topic=f"{name}-out", txnId=name).awaitTermination(200)
+spark.stop()
+"""
+
+
+@pytest.mark.timeout(900)
+def test_a_stream_by_hand_is_checked_at_its_start_and_may_be_in_update_mode(
+    server: Server, spark_server: str, tmp_path: Path
+) -> None:
+    name = unique("connect")
+    with connect(server) as mq:
+        mq.create_topic(f"{name}-in", partitions=1)
+        mq.publish_many(f"{name}-in", ["a", "b", "a"])
+    words = [spark_server, server.bootstrap, name, str(tmp_path / "checkpoint")]
+    done = subprocess.run(
+        [sys.executable, "-c", BY_HAND, *words],
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        env=cluster_environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "no option 'topik'; did you mean 'topic'" in done.stdout
+    assert "over Spark Connect: give the option txnId" in done.stdout
+    found = [(message.key, message.value) for message in committed(server, f"{name}-out")]
+    assert sorted(found) == [(b"a", b"2"), (b"b", b"1")]

@@ -74,6 +74,8 @@ def test_a_batch_read_by_times_of_partitions(spark: SparkSession, server: Server
     end = json.dumps({topic: {"0": 1_700_000_003_000}})
     rows = read.option("startingOffsetsByTimestamp", begin).option("endingOffsetsByTimestamp", end).load()
     assert sorted(row[0] for row in rows.selectExpr("CAST(value AS STRING)").collect()) == ["0-2", "1-3"]
+    few = spark.read.format(FORMAT).options(**{"kafka.bootstrap.servers": server.bootstrap, "subscribe": topic})
+    assert few.option("maxRecordsPerPartition", 3).load().rdd.getNumPartitions() == 4, "two partitions of four records"
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ def test_options_are_read_whatever_their_case() -> None:
         ({"startingOffsets": '{"a": {"0": -3}}'}, "topic 'a' has '0': -3"),
         ({"startingOffsets": "latest", "startingTimestamp": "5"}, "give one of startingOffsets, startingTimestamp"),
         ({"startingOffsetsByTimestamp": '{"a": {"0": "noon"}}'}, "topic 'a' has {'0': 'noon'}"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "'earliest' is none of latest, error"),
         ({"startingOffsetsByTimestamp": '{"a": 5}'}, "topic 'a' has 5"),
         ({"startingTimestamp": "yesterday"}, "is no time"),
         ({"endingOffsets": "earliest"}, "cannot be the earliest"),
@@ -160,9 +161,11 @@ ranges = st.lists(
 )
 
 
-@given(ranges, st.none() | st.integers(1, 50))
-def test_splitting_keeps_every_offset_once_and_makes_enough_ranges(whole: list[Range], least: int | None) -> None:
-    found = split(whole, least)
+@given(ranges, st.none() | st.integers(1, 50), st.none() | st.integers(1, 50))
+def test_splitting_keeps_every_offset_once_and_makes_enough_ranges(
+    whole: list[Range], least: int | None, most: int | None
+) -> None:
+    found = split(whole, least, most)
     total = sum(one.size for one in whole)
     assert sum(one.size for one in found) == total
     assert all(one.size > 0 for one in found)
@@ -171,6 +174,8 @@ def test_splitting_keeps_every_offset_once_and_makes_enough_ranges(whole: list[R
         assert not one.size or inside
     if least is not None:
         assert len(found) >= min(least, total)
+    if most is not None:
+        assert all(one.size <= most for one in found)
 
 
 @given(st.dictionaries(partitions, st.integers(0, 500)), st.integers(1, 1000), st.integers(0, 10**6))

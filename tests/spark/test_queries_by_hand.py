@@ -123,6 +123,20 @@ def test_a_query_without_a_name_that_fails_is_on_the_list_with_its_error(
     assert "\n" not in state.error
 
 
+def test_a_query_in_update_mode_is_shown_with_its_topic(
+    session: SparkSession, server: Server, stage: Stage, tmp_path: Path
+) -> None:
+    source, target, name = stage.topic(), stage.topic(), unique("updates")
+    stage.fill(source, numbers(3))
+    counts = stream(session, stage, source).groupBy("value").count()
+    rows = counts.selectExpr("value AS key", "CAST(count AS STRING) AS value")
+    writer = rows.writeStream.format("waystation").outputMode("update").queryName(name)
+    query = writer.options(servers=stage.servers, topic=target, checkpointLocation=str(tmp_path)).start()
+    state = await_state(server, name, phase="running")
+    assert state.sinks[0].place == f"topic {target}"
+    query.stop()
+
+
 def test_a_broker_that_is_away_breaks_nothing_and_is_told_when_it_is_back(
     session: SparkSession, tmp_path: Path
 ) -> None:

@@ -9,11 +9,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed; `pip install 'waystation[spark]'` brings it")
 
-from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.errors import AnalysisException
 
 from tests.spark.sink_kit import committed, drop_last_commit, texts
 from tests.spark.source_kit import Stage
-from tests.support.names import unique
 from waystation.spark import each_batch
 
 if TYPE_CHECKING:
@@ -71,16 +70,25 @@ def test_update_mode_writes_each_changed_row_once(spark: SparkSession, stage: St
     assert len(committed(stage.server, target)) == 3
 
 
-def test_update_mode_of_the_sink_itself_is_refused_by_spark(spark: SparkSession, stage: Stage, tmp_path: Path) -> None:
-    """Spark lets the sink of a Python data source append and write everything again: the guide says what to use."""
-    source = stage.topic(1)
+@pytest.mark.quick
+def test_update_mode_of_the_format_writes_each_changed_row_once(
+    spark: SparkSession, stage: Stage, tmp_path: Path
+) -> None:
+    source, target = stage.topic(1), stage.topic(1)
+
+    def run(**more: str) -> None:
+        writer = totals(spark, stage, source).writeStream.format("waystation").trigger(availableNow=True)
+        given = {"kafka.bootstrap.servers": stage.servers, "topic": target}
+        writer = writer.options(**given).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.start(**more) if more else writer.outputMode("update").start()
+        assert query.awaitTermination(120)
+
+    stage.fill(source, ["a", "b", "a"])
+    run()
     stage.fill(source, ["a"])
-    query = (
-        totals(spark, stage, source)
-        .writeStream.format("waystation")
-        .outputMode("update")
-        .options(servers=stage.servers, topic=unique("t"), checkpointLocation=str(tmp_path))
-        .start()
-    )
-    with pytest.raises(StreamingQueryException, match="waystation does not support Update mode"):
-        query.awaitTermination(120)
+    run(format="waystation", outputMode="update")
+    found = [(message.key, message.value) for message in committed(stage.server, target)]
+    assert sorted(found) == [(b"a", b"2"), (b"a", b"3"), (b"b", b"1")]
+    drop_last_commit(tmp_path / "checkpoint")
+    run()  # Spark writes its last batch again, and the broker has it
+    assert len(committed(stage.server, target)) == 3

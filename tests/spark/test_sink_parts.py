@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -38,7 +41,7 @@ from waystation.spark.broker_link import client_at
 from waystation.spark.partition_choice import choose
 from waystation.spark.partition_choice import murmur2 as murmur2_of_column
 from waystation.spark.record_building import build_batches, messages_of
-from waystation.spark.sink import Written, abort_stages, commit_stages, stage_rows, write_plainly
+from waystation.spark.sink import Written, abort_run, abort_stages, commit_stages, stage_rows, write_plainly
 from waystation.spark.sink_columns import Layout, Rows, check_columns, places_of
 from waystation.spark.sink_options import SinkOptions, read_sink_options
 from waystation.spark.staging import Staging
@@ -285,9 +288,13 @@ class Tasks:
         self.layout = Layout(("value",), topic, None)
         self.name = f"spark/{unique('query')}"
 
-    def write(self, batch: int, *values: str, stage: str = "0.0") -> Written:
+    def write(self, batch: int, *values: str, stage: str = "0.0", run: str = "run") -> Written:
         arrow = pa.RecordBatch.from_pydict({"value": pa.array([v.encode() for v in values], pa.binary())})
-        return stage_rows(self.options, self.layout, self.name, batch, f"{self.name}/run.{stage}", iter([arrow]))
+        return stage_rows(self.options, self.layout, self.name, batch, f"{self.name}/{run}.{stage}", iter([arrow]))
+
+    def write_again(self, batch: int, *values: str) -> Written:
+        """As a query that was started again does."""
+        return self.write(batch, *values, stage="0.0", run="next")
 
     def commit(self, batch: int, *messages: Written) -> None:
         commit_stages(self.options, [*messages, None], batch)
@@ -350,6 +357,34 @@ def test_a_failed_job_undoes_what_its_tasks_did_not_tell_it_of(server: Server, t
     with pytest.raises(Conflict):
         slow.stage()
     assert texts(committed(server, topic)) == []
+
+
+def test_a_failed_batch_of_a_query_undoes_what_its_tasks_did_not_tell_it_of(server: Server, topic: str) -> None:
+    """One task has told, another has staged and was not heard, a third is late: the query is over for all of them."""
+    tasks = Tasks(server, topic)
+    told = replace(tasks.write(0, "told", stage="0.0"), run="run")
+    tasks.write(0, "not heard", stage="1.0")
+    abort_run(tasks.options, [told, None, None])
+    with pytest.raises(WaystationError, match="given up"):
+        tasks.write(0, "late", stage="2.0")
+    assert _open(server, topic) == 0, "nothing is in the way of readers"
+    tasks.commit(0, tasks.write_again(0, "a"))
+    assert texts(committed(server, topic)) == ["a"], "a new start of the query is another run"
+
+
+def test_a_failed_batch_that_no_task_told_of_is_found_by_the_querys_checkpoint(
+    server: Server, topic: str, tmp_path: Path
+) -> None:
+    tasks = Tasks(server, topic)
+    query = str(uuid4())
+    tasks.name = f"spark/{query}"
+    (tmp_path / "metadata").write_text(f'{{"id":"{query}"}}')
+    for place in (str(tmp_path), tmp_path.as_uri()):
+        tasks.write(0, "not heard", stage="1.0")
+        abort_run(replace(tasks.options, checkpoint=place), [None, None])
+        assert _open(server, topic) == 0, place
+    for nowhere in ("hdfs:///checkpoints/orders", str(tmp_path / "not-there"), None):
+        abort_run(replace(tasks.options, checkpoint=nowhere), [None])
 
 
 def test_a_task_that_fails_leaves_nothing_staged(server: Server, topic: str) -> None:

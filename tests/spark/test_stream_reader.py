@@ -102,6 +102,9 @@ def test_a_timestamp_begins_at_the_first_record_that_is_not_older(stage: Stage) 
     one = reader(stage, topics=topic, startingTimestamp="1700000002500")
     assert at(one.initialOffset(), topic) == {0: 3}
     assert at(reader(stage, topics=topic, startingTimestamp="2024-01-01T00:00:00").initialOffset(), topic) == {0: 5}
+    strict = {"startingTimestamp": "2024-01-01T00:00:00", "startingOffsetsByTimestampStrategy": "error"}
+    with pytest.raises(Invalid, match=rf"{topic}' partition 0 has no record from 1704067200000 ms on"):
+        reader(stage, topics=topic, **strict).initialOffset()
 
 
 def test_what_does_not_exist_is_said_in_one_sentence(stage: Stage) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.errors import NotAllowed
-from waystation.security.permissions import Operation, Permissions, Resource
+from waystation.security.permissions import Operation, Permissions, Resource, refusal
 from waystation.security.principals import Principal
 
 
@@ -15,4 +14,4 @@ class RefusesEverything(Permissions):
 
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
         self.asked.append((operation, resource, name))
-        raise NotAllowed(f"{principal.name} may not {operation} {resource} {name!r}")
+        raise refusal(principal, operation, resource, name)

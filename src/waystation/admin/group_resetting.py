@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from waystation.admin.overview import commit_offsets
 from waystation.errors import Conflict, Invalid, NotFound, near_matches
+from waystation.groups.errors import UnknownGroup
 from waystation.queues.redriving import delete_redriven
 from waystation.topics.start_position import Start, offset_of, parse_start
 
@@ -100,6 +101,8 @@ async def delete_whole_group(broker: ManagedBroker, name: str) -> None:
         result = await broker.shared_admin.delete(name)
     else:
         (result,) = await broker.groups.delete_groups([name])
+    if isinstance(result.error, UnknownGroup):
+        broker.shared.journal.check_led(name)  # else it may be a share group of another broker
     if result.error is not None:
         raise result.error
     await delete_redriven(broker.topics, name)
@@ -122,6 +125,8 @@ async def _forget_topic(broker: ManagedBroker, name: str, topic: str) -> None:
 
 
 def _no_group(broker: ManagedBroker, name: str) -> NotFound:
+    """Raises NotCoordinator instead if there may be a share group of the name, which another broker coordinates."""
+    broker.shared.journal.check_led(name)
     known = [*broker.groups.names(), *broker.shared.names()]
     return NotFound(f"there is no group {name[:200]!r}{near_matches(name, known)}")
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from waystation.admin.pipelines_seen import PipelinesSeen
     from waystation.admin.policies import Policies
     from waystation.admin.view_pipelines import Runner
+    from waystation.cluster.member import Member
+    from waystation.cluster.operations import Operations
     from waystation.cluster.view import ClusterView
     from waystation.groups.history import GroupHistory
     from waystation.health.admission import Admission
@@ -31,6 +33,8 @@ class ManagedBroker(Core, Protocol):
     cluster_id: str
     root: str
     view: ClusterView
+    operations: Operations
+    member: Member | None
     started_ms: int
     readers: Readers
     durability: Durability

@@ -1,11 +1,11 @@
-"""What there is, as every door shows it: topics with their partitions, and the counters of `stats`.
+"""What there is, as every protocol shows it: topics with their partitions, and the counters of `stats`.
 
-Nothing here changes anything but `commit_offsets`, which is here because two doors would else write it twice.
+Nothing here changes anything but `commit_offsets`, which is here because two protocols would else write it twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import NotFound, near_matches
@@ -26,10 +26,16 @@ def topic_info(broker: ManagedBroker, name: str) -> TopicInfo:
     return _info(broker, topic)
 
 
-def topic_list(broker: ManagedBroker, pattern: str = "#") -> list[TopicInfo]:
-    """The topics whose names match, in the order of names; not the broker's own."""
+def topic_list(
+    broker: ManagedBroker, pattern: str = "#", shows: Callable[[str], bool] | None = None
+) -> list[TopicInfo]:
+    """The topics whose names match and that `shows` lets through, in the order of names; not the broker's own."""
     wanted = compile_pattern(pattern)
-    found = [topic for topic in broker.topics if not topic.internal and wanted.matches(topic.name)]
+    found = [
+        topic
+        for topic in broker.topics
+        if not topic.internal and wanted.matches(topic.name) and (shows is None or shows(topic.name))
+    ]
     return [_info(broker, topic) for topic in sorted(found, key=lambda topic: topic.name)]
 
 

@@ -163,7 +163,7 @@ class Policies:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Reads the catalog. Blocks: before the doors open, when queues and exchanges are known."""
+        """Reads the catalog. Blocks: before the listeners open, when queues and exchanges are known."""
         for key, entry in self._catalog.read(rows.definitions_of(KIND)).entries.items():
             self._take(key, entry.value, entry.revision)
         self._sort()

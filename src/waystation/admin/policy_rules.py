@@ -153,7 +153,7 @@ def _limit(settings: QueueSettings, field: str, value: int, found: dict[str, Any
 
 
 def _overflow(settings: QueueSettings, wanted: str | None, found: dict[str, Any]) -> None:
-    """It wins over what every queue of its door is declared with; what differs from that was somebody's wish."""
+    """It wins over what every queue of its protocol is declared with; what differs from that was somebody's wish."""
     usual = "reject" if settings.queue_type is None else "drop-oldest"
     if wanted is not None and settings.overflow == usual and _OVERFLOWS[wanted] != usual:
         found["overflow"] = _OVERFLOWS[wanted]

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.cluster.state import NOBODY
+from waystation.cluster.view import KnownNode
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of
 from waystation.version import __version__
 
@@ -30,6 +31,7 @@ class ClusterNode(msgspec.Struct):
     alive: Annotated[bool, Meta(description="it keeps its lease alive")]
     version: Annotated[str, Meta(description="empty: not known, it does not live")]
     rack: str
+    draining: Annotated[bool, Meta(description="it hands its leaderships over, and gets no new ones")]
     leads: Annotated[int, Meta(description="partitions")]
     follows: Annotated[int, Meta(description="partitions of which it has a replica and is not the leader")]
     listeners: Annotated[dict[str, str], Meta(description="addresses by protocol; empty: that of this connection")]
@@ -93,11 +95,19 @@ async def cluster_view(broker: ManagedBroker, _: msgspec.Struct) -> ClusterOut:
         await pace.breathe()
     nodes = []
     for node_id in view.known():
-        node = view.node(node_id)
-        version = "" if node is None else node.version or (__version__ if node_id == view.node_id else "")
-        listeners = {} if node is None else {name: f"{at.host}:{at.port}" for name, at in node.listeners.items()}
-        rack = "" if node is None else node.rack
-        nodes.append(ClusterNode(node_id, node is not None, version, rack, leads[node_id], follows[node_id], listeners))
+        node = view.node(node_id) or KnownNode(node_id)
+        nodes.append(
+            ClusterNode(
+                node_id,
+                view.node(node_id) is not None,
+                node.version or (__version__ if node_id == view.node_id else ""),
+                node.rack,
+                node.draining,
+                leads[node_id],
+                follows[node_id],
+                {name: f"{at.host}:{at.port}" for name, at in node.listeners.items()},
+            )
+        )
     return ClusterOut(broker.cluster_id, view.node_id, nodes, total, under, offline)
 
 

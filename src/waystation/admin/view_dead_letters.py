@@ -1,4 +1,4 @@
-"""Dead letters as every door shows them: where they go, what they died of, one by one, and the way back.
+"""Dead letters as every protocol shows them: where they go, what they died of, one by one, and the way back.
 
 `dead_letter_places(broker, PlacesQuery) -> DeadLetterPlaces`, `dead_letter_summary(broker, SummaryQuery) ->
 DeadLetterSummary`, `dead_letters(broker, DeadLettersQuery) -> DeadLetterPage`,

@@ -1,5 +1,5 @@
 """Groups as they are shown, whatever their kind: consumer groups of both protocols, share groups, and the shared
-subscriptions of our own doors. And moving them to another place, with a look at what would change first.
+subscriptions of our own protocols. And moving them to another place, with a look at what would change first.
 
 Lag is how many records lie between a group and the end of a partition that committed readers see; of a shared group,
 how many it has not acknowledged. A list sums it up for the groups of its page only, in slices.

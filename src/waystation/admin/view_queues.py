@@ -1,4 +1,4 @@
-"""Queues and their consumers as every door shows them, in pages.
+"""Queues and their consumers as every protocol shows them, in pages.
 
 `queues_page(broker, QueuesQuery) -> QueuePage`, `queue_view(broker, name) -> QueueView`,
 `consumers_page(broker, ConsumersQuery) -> ConsumerPage`. Nothing here changes anything.
@@ -193,7 +193,7 @@ def _consumer(
 
 
 def _connection(broker: ManagedBroker, who: str, known: dict[str, ConnectionInfo | None]) -> ConnectionInfo | None:
-    """The connection whose name a consumer's begins with: doors put it first."""
+    """The connection whose name a consumer's begins with: protocols put it first."""
     name = who
     while name:
         if name not in known:

@@ -1,4 +1,4 @@
-"""Exchanges and bindings as every door shows them, in pages.
+"""Exchanges and bindings as every protocol shows them, in pages.
 
 `routing_page(broker, RoutingQuery) -> RoutingPage` for a picture of all of it, `exchanges_page(broker, ExchangesQuery)
 -> ExchangeList`, `bindings_page(broker, BindingsQuery) -> BindingList`. Nothing here changes anything.

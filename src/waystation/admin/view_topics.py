@@ -1,4 +1,4 @@
-"""Topics as every door shows them, in pages.
+"""Topics as every protocol shows them, in pages.
 
 `topics_page(broker, TopicsQuery) -> TopicList`, `topic_view(broker, name) -> TopicOut`,
 `topic_offsets(broker, TopicOffsetsQuery) -> TopicOffsets`; and what changes something: `alter_topic` and

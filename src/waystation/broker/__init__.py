@@ -1,1 +1,1 @@
-"""The broker: everything constructed in one visible place, and the calls that doors make."""
+"""The broker: everything constructed in one visible place, and the calls that protocols make."""

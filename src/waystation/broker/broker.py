@@ -1,6 +1,6 @@
 """The composition root: a broker and all its parts, constructed and wired here and nowhere else.
 
-A broker knows no protocol and opens no port; doors are given the broker. It is started and stopped once.
+A broker knows no protocol and opens no port; protocols are given the broker. It is started and stopped once.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ LOCK_FILE = "waystation.lock"
 
 
 class Broker:
-    """Everything that a door may call hangs off this."""
+    """Everything that a protocol may call hangs off this."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class Broker:
         return Access(self, principal, namespace, meter, waits=waits)
 
     async def start(self) -> None:
-        """Recovers everything; when it returns, doors may open. In a cluster, `join` follows."""
+        """Recovers everything; when it returns, listeners may open. In a cluster, `join` follows."""
         if self.member is not None:
             await self.member.begin(self._own_topics())
         self.follower.begin()
@@ -330,7 +330,7 @@ class Broker:
         self.groups.reserve_names(self.shared.__contains__)
         self.shared.start()
         self.topic_queues = TopicQueues(
-            self.catalog, self.follower, self.topics, self.shared, self.queues, self.messages.ensure
+            self.catalog, self.follower, self.topics, self.shared, self.queues, self.messages.ensure, self.node_id
         )
         self.follower.follow(self.topic_queues)
         self.topic_queues.load()

@@ -59,7 +59,7 @@ class Configuration(msgspec.Struct):
         return self.settings.get(name) or Chosen(render(BROKER_SETTINGS[name].default), "default")
 
     def address(self, door: str) -> Address | None:
-        """Where a door is to listen, or None. Invalid if nobody said that others may reach it, and they could."""
+        """Where a protocol is to listen, or None. Invalid if nobody said that others may reach it, and they could."""
         chosen = self.option(door)
         if chosen.kind == "file":
             said = f'{chosen.where}: {door} = "{chosen.text}"'

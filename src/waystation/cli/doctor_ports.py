@@ -1,7 +1,7 @@
 """What `doctor` has to say of the ports: free, ours already, or somebody else's.
 
-Each door is asked in its own language, one question, and the connection is closed. Who does not answer within a second
-is somebody else.
+Each protocol is asked in its own language, one question, and the connection is closed. Who does not answer within a
+second is somebody else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_BYTES = 64 * 1024
 
 
 def look_at_port(door: str, address: Address | None) -> Finding:
-    """Whether a door could listen there; if not, who does."""
+    """Whether a protocol could listen there; if not, who does."""
     check = f"{door} port"
     if address is None:
         return Finding(check=check, says="the listener is off", figures={"address": None})

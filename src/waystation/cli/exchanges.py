@@ -173,7 +173,13 @@ def _binding(arguments: argparse.Namespace, verb: Callable[[Exchange], Callable[
     if arguments.header:
         said["headers"] = headers(arguments.header)
     with open_client(arguments) as mq:
-        before = _known(mq, [arguments.exchange]).bindings
+        known = _known(mq, [arguments.exchange])
+        before = known.bindings
+        if done != UNBOUND:
+            from waystation.client.admin import check_conditions  # loaded by now, and not for `--help`
+
+            kind = next(kind for name, kind, _ in known.exchanges if name == arguments.exchange)
+            check_conditions(arguments.exchange, kind, said.get("headers"), arguments.filter)
         verb(mq.exchange(arguments.exchange, passive=True))(arguments.target, arguments.key, **said)
         if done == UNBOUND and mq.routing().bindings == before:  # the broker is content with what is not there
             raise NotFound(

@@ -22,7 +22,7 @@ from waystation.errors import Invalid
 OFF = "off"
 DEFAULT_DATA = "./waystation-data"
 DOORS = {"kafka": KAFKA_PORT, "amqp": AMQP_PORT, "http": HTTP_PORT}
-"""The doors, and the port of each where an address has none."""
+"""The protocols, and the port of each where an address has none."""
 
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
@@ -87,7 +87,7 @@ OPTIONS: dict[str, Option] = {
 
 
 def door_address(door: str, text: str, said: str, *, insecure: bool) -> Address | None:
-    """Where a door is to listen; None: nowhere. `said` is how it was told so, for the error: `--kafka 0.0.0.0`."""
+    """Where a protocol is to listen; None: nowhere. `said` is how it was told so, for the error: `--kafka 0.0.0.0`."""
     if text == OFF:
         return None
     address = parse_address(text, default_port=DOORS[door])

@@ -1,7 +1,7 @@
 """`waystation serve`: one broker in this process, until SIGTERM or Ctrl-C.
 
 Everything that can be wrong with the request is found before the data folder is touched. The addresses go to standard
-output and, with `--ready-file`, into a file that appears whole, and only once the doors are open; the log goes to
+output and, with `--ready-file`, into a file that appears whole, and only once the listeners are open; the log goes to
 standard error.
 """
 

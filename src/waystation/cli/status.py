@@ -68,7 +68,7 @@ def _rows(overview: dict[str, Any], chosen: ChosenServer) -> list[tuple[str, str
         ("uptime", f"{spell_about(broker['uptime_ms'])}, process {broker['pid']} on {broker['host']}"),
         (
             "holds",
-            f"{spell_count(totals['topics'], 'topic')} with {spell_count(totals['topic_messages'], 'message')},"
+            f"{spell_count(totals['topics'], 'topic')} with {spell_count(totals['topic_messages'], 'offset')},"
             f" {spell_count(totals['queues'], 'queue')} with {_waiting(totals)},"
             f" {spell_count(totals['groups'], 'group')}",
         ),

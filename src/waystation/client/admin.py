@@ -17,6 +17,7 @@ from waystation.client.holding import Holder
 from waystation.client.looked import Looked
 from waystation.client.producing import Guarantee
 from waystation.client.queue_options import QueueOptions, changed_settings, queue_settings
+from waystation.client.values import whole_number
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.message import Message
 from waystation.protocol import (
@@ -154,6 +155,7 @@ async def list_queues(core: Core, prefix: str) -> list[QueueInfo]:
 async def peek(core: Core, queue: str, count: int, after: int, state: State) -> list[Looked]:
     """`count` of them, or all there are. The broker may give less at once, so only an empty page is the end."""
     nobody = Holder(core.main, 0, soon=core.soon, queue=queue, settles=False)
+    whole_number("count", count)
     looked: list[Looked] = []
     while True:
         command = Peek(queue=queue, count=count - len(looked), after=after, state=state)
@@ -207,6 +209,8 @@ async def create_topic(
     max_size: int | None = None,
     replication_factor: int | None = None,
 ) -> TopicInfo:
+    if not isinstance(settings, Mapping):
+        raise Invalid(f"settings: {settings!r:.60} is not a mapping of names to values")
     if max_size is not None:
         if isinstance(max_size, bool) or not isinstance(max_size, int) or max_size < 1:
             raise Invalid(f"max_size: must be a whole number from 1 on, not {max_size!r}")
@@ -304,7 +308,23 @@ async def route(core: Core, exchange: str, message: Message, routing_key: str) -
 
 def target_name(target: str) -> str:
     """`queue:NAME`, `topic:NAME` or `exchange:NAME`; a bare name is a queue's."""
+    if not isinstance(target, str):
+        raise Invalid(
+            f"target: {target!r:.60} is not text: give a queue's name, queue:NAME, topic:NAME or exchange:NAME"
+        )
     return target if target.startswith(("queue:", "topic:", "exchange:")) else f"queue:{target}"
+
+
+def check_conditions(exchange: str, kind: str | None, headers: Mapping[str, Any] | None, filter: str | None) -> None:
+    """Raises Invalid for a filter that would be ignored, or looked for as a header. Only for new bindings: those of
+    before can be taken back. `kind`: None where the caller does not know it."""
+    if headers is not None and filter is not None:
+        raise Invalid("filter: give headers or a filter, not both: no exchange looks at both of them")
+    if filter is not None and kind == "headers":
+        raise Invalid(
+            f"filter: exchange {exchange!r} is of the kind 'headers' and would look for a header of that name;"
+            " give headers, or bind to a filter exchange"
+        )
 
 
 def binding_arguments(

@@ -18,6 +18,7 @@ from zlib import crc32
 import msgspec
 
 from waystation.client.budget import Budget
+from waystation.client.command_check import check
 from waystation.client.connection import Connection, Ignored, Waiter
 from waystation.client.feeding import Feed, Held, Wanted
 from waystation.client.forks import no_loop
@@ -26,8 +27,8 @@ from waystation.client.inbox import Inbox
 from waystation.client.link import Dial
 from waystation.client.payloads import Value
 from waystation.client.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
-from waystation.client.values import MessageOptions, make_message, outgoing
-from waystation.errors import ConnectionLost, NotFound, RequestFailed, RequestTimeout, WaystationError
+from waystation.client.values import MessageOptions, make_message, outgoing, seconds
+from waystation.errors import ConnectionLost, Invalid, NotFound, RequestFailed, RequestTimeout, WaystationError
 from waystation.message import Delivered, Message
 from waystation.observe.events import event_logger
 from waystation.protocol import (
@@ -37,6 +38,7 @@ from waystation.protocol import (
     Got,
     HelloAnswer,
     Publish,
+    Put,
     QueueInfo,
     Reply,
     Settle,
@@ -50,6 +52,8 @@ MOST_LANES = 10_000
 GIVE_UP_S = 1.0
 """How long a client that is closed waits for a broker that is away."""
 LONG_POLL_S = 30.0
+GET_BYTES = 8 * 1024 * 1024
+"""Payloads that one `get` returns, about: as many as the broker's longest answer has."""
 FAILED_HEADER = "x-error"
 """On a reply: whoever was to answer failed, and this is what they said."""
 
@@ -121,7 +125,8 @@ class Core:
             holder.forked(error)
 
     async def ask(self, command: Command, kind: type[T], *, resend: bool = False, timeout_s: float | None = None) -> T:
-        """A request of its own, over the first connection."""
+        """A request of its own, over the first connection. Raises Invalid, naming what is wrong in it."""
+        check(command)
         return await self.main.ask(command, kind, resend=resend, timeout_s=timeout_s)
 
     # -- sending -----------------------------------------------------------------------------------------------------
@@ -142,6 +147,7 @@ class Core:
         key = ("queue", queue, wait_ms, guarantee)
         lane = self._lanes.get(key)
         if lane is None:
+            check(Put(queue=queue, messages=[], wait_ms=wait_ms))
             made = PutLane(self._to(queue), self.budget, queue, wait_ms=wait_ms, guarantee=guarantee)
             lane = self._keep(key, made)
         return lane  # type: ignore[return-value]
@@ -150,6 +156,7 @@ class Core:
         key = (shape.topic, shape.exchange, shape.routing_key, shape.partition, shape.acks, shape.mandatory, guarantee)
         lane = self._lanes.get(key)
         if lane is None:
+            check(shape)
             made = PublishLane(self._to(shape.topic or shape.exchange or ""), self.budget, shape, guarantee=guarantee)
             lane = self._keep(key, made)
         return lane  # type: ignore[return-value]
@@ -184,7 +191,10 @@ class Core:
     async def get(
         self, queue: str, count: int, timeout_s: float | None, *, hold_ms: int | None = None, auto_ack: bool = False
     ) -> list[Held]:
-        """At least one message, or none when the time is over; None waits for ever."""
+        """At least one message, or none when the time is over; None waits for ever. Up to `count` of those that are
+        ready, in as many answers as the broker makes of them."""
+        check(Get(queue=queue, count=count, hold_ms=hold_ms, auto_ack=auto_ack))
+        timeout_s = seconds("timeout", timeout_s)
         until = None if timeout_s is None else self.loop.time() + timeout_s
         while True:
             left = LONG_POLL_S if until is None else max(0.0, until - self.loop.time())
@@ -198,10 +208,37 @@ class Core:
                 orphan=None if auto_ack else self._give_back,
             )
             if got.messages:
-                holder = self._getter(got.consumer, queue, settles=not auto_ack)
-                return [Held(delivered, holder) for delivered in got.messages]
+                return await self._get_on(command, got)
             if left <= wait_s and until is not None:
                 return []
+
+    async def _get_on(self, command: Get, got: Got) -> list[Held]:
+        """What came, and what follows where the broker gave less at once because others wait; all of it is no more than
+        one long answer. An error ends it: what came is there."""
+        answers = [got]
+        left, room = command.count, GET_BYTES
+        give_back = None if command.auto_ack else self._give_back
+        try:
+            while True:
+                left -= len(got.messages)
+                room -= sum([len(delivered.message.payload) for delivered in got.messages])
+                if not (got.more and got.messages) or left <= 0 or room <= 0:
+                    break
+                command = msgspec.structs.replace(command, count=left, wait_ms=0)
+                got = await self.main.ask(command, Got, timeout_s=self.timeout_s, orphan=give_back)
+                answers.append(got)
+        except WaystationError:
+            pass
+        except asyncio.CancelledError:
+            if give_back is not None:
+                for answer in answers:
+                    give_back(answer)
+            raise
+        held: list[Held] = []
+        for answer in answers:
+            holder = self._getter(answer.consumer, command.queue, settles=not command.auto_ack)
+            held += [Held(delivered, holder) for delivered in answer.messages]
+        return held
 
     def _getter(self, consumer: int, queue: str, *, settles: bool) -> Holder:
         holder = self._getters.get(consumer)
@@ -266,6 +303,8 @@ class Core:
 
     async def request(self, lane: Lane, what: str, message: Message, timeout_s: float) -> Delivered:
         """Sends and waits for the reply; the request expires with the wait."""
+        if seconds("timeout", timeout_s) is None:
+            raise Invalid("timeout: how long to wait for the reply, in seconds")
         if self._inbox is None:
             self._inbox = Inbox(self.main)
         try:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class BrokerSession(Protocol):
-    """The broker's side of a connection, as the native door has it; on the broker's loop."""
+    """The broker's side of a connection, as the native protocol has it; on the broker's loop."""
 
     def handle_all(self, commands: Sequence[Any]) -> object: ...
 

@@ -70,11 +70,12 @@ _PLAIN: frozenset[type] = _SCALARS | {float}
 
 
 def _check_unchanged(value: Any, payload: bytes) -> None:
-    """Raises Invalid for what JSON says as something else: NaN and infinity (null), sets (lists), keys that are not
-    text.
+    """Raises Invalid for what JSON says as something that nobody would know again: NaN and infinity (null), sets
+    (lists), bytes (base64), keys that are not text.
 
-    What became of it says much: a float matters only if there is a null, and where no bracket is inside of another,
-    there is no set in a list. So a flat dict is one loop over its items, and a long list of numbers no loop at all.
+    What became of it says much: a float matters only if there is a null, and where no bracket is inside of another and
+    no text, there is no set and no bytes in a list. So a flat dict is one loop over its items, and a long list of
+    numbers no loop at all.
     """
     plain = _SCALARS if b"null" in payload else _PLAIN
     kind = type(value)
@@ -84,7 +85,9 @@ def _check_unchanged(value: Any, payload: bytes) -> None:
                 break
         else:
             return
-    elif kind in plain or (kind is list and plain is _PLAIN and b"{" not in payload and payload.count(b"[") == 1):
+    elif kind in plain or (
+        kind is list and plain is _PLAIN and b'"' not in payload and b"{" not in payload and payload.count(b"[") == 1
+    ):
         return
     _check_each(value, plain)
 
@@ -110,6 +113,8 @@ def _check_each(value: Any, plain: frozenset[type]) -> None:
                     left.append(item)
             elif isinstance(item, set | frozenset):
                 raise Invalid(f"payload: a {type(item).__name__} would become a list in JSON; send a list")
+            elif isinstance(item, bytes | bytearray | memoryview):
+                raise Invalid("payload: bytes inside of JSON would become text; encode them yourself")
 
 
 def encode_json(value: Any) -> bytes:
@@ -118,7 +123,8 @@ def encode_json(value: Any) -> bytes:
         payload = _encode_json(value)
     except (TypeError, ValueError) as error:
         raise Invalid(f"payload: a {type(value).__name__} is not JSON ({error})") from None
-    _check_unchanged(value, payload)
+    if not isinstance(value, bytes | bytearray | memoryview):
+        _check_unchanged(value, payload)
     return payload
 
 

@@ -349,24 +349,13 @@ class PublishLane(Lane):
 
     def share(self, answer: PublishAnswer, groups: list[Group], *, resent: bool) -> None:
         """Several groups are in a frame only if all messages in it go to one partition, one after another."""
-        places = answer.places
-        offset = places[0][2] if len(places) == 1 else -1
+        before = 0
         for group in groups:
-            published = Published(
-                len(group.messages),
-                group.messages[0].id,
-                topic=places[0][0] if places else self._shape.topic or "",
-                partition=places[0][1] if len(places) == 1 else -1,
-                offset=offset,
-                places=places,
-                queues=answer.queues,
-                subscribers=answer.subscribers,
-                unroutable=answer.unroutable,
-                duplicates=() if resent else answer.duplicates,  # sent again, they are our own
-            )
+            published = Published.of(self._shape.topic or "", group.messages, answer, before=before)
+            if resent:
+                published.duplicates = ()  # they are our own
             resolve(group.waiter, published)
-            if offset >= 0:
-                offset += len(group.messages)
+            before += len(group.messages)
 
 
 def id_used(queue: str, message: Message) -> str:

@@ -264,6 +264,15 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:2000]
 
 
+def reason(error: str | BaseException | None) -> str | None:
+    """What is kept with a message that failed; raises Invalid for what is no reason."""
+    if isinstance(error, BaseException):
+        return error_text(error)
+    if error is None or isinstance(error, str):
+        return error
+    raise Invalid(f"error: {error!r:.60} is neither text nor an exception")
+
+
 def reply_command(request: Received, message: Message) -> tuple[Command, Any]:
     """The command that sends the reply, and what it is answered with."""
     to = request._reply_address()

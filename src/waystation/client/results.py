@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from waystation.message import Message
+from waystation.protocol import PublishAnswer
 
 
 class _Part(NamedTuple):
@@ -110,6 +111,24 @@ class Published:
         self.places = places
         self.queues = queues
         self.subscribers = subscribers
+
+    @classmethod
+    def of(cls, topic: str, messages: Sequence[Message], answer: PublishAnswer, *, before: int = 0) -> Published:
+        """What became of messages of one frame. `before`: how many others of it went to the same partition first."""
+        places = answer.places
+        one = len(places) == 1
+        return cls(
+            len(messages),
+            messages[0].id if messages else None,
+            topic=places[0][0] if places else topic,
+            partition=places[0][1] if one else -1,
+            offset=places[0][2] + before if one and places[0][2] >= 0 else -1,
+            places=places,
+            queues=answer.queues,
+            subscribers=answer.subscribers,
+            unroutable=answer.unroutable,
+            duplicates=answer.duplicates,
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[Published]) -> Published:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from waystation.client.address import Address, parse_address
 from waystation.client.forks import let_go
 from waystation.client.link import Dial, Ear, Link
+from waystation.client.values import seconds
 from waystation.errors import ConnectionLost, Invalid, TooLarge, WaystationError
 from waystation.protocol import MAGIC, MAX_FRAME_BYTES, Ceased, Command, Deliver, Failure
 
@@ -45,6 +46,8 @@ def parse_urls(url: str | Sequence[str] | None) -> list[Address]:
     if url is None or url == "":
         url = os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
     texts = [url] if isinstance(url, str) else url
+    if not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
+        raise Invalid(f"url: {url!r:.60} is neither an address, like 127.0.0.1:9092, nor a list of them")
     found = dict.fromkeys(_parse(one) for text in texts for one in text.split(","))
     if not found:
         raise Invalid("an address is missing: the list of addresses is empty")
@@ -77,6 +80,8 @@ def _elsewhere(address: str, protocol: str, host: str) -> str:
 
 def socket_dials(addresses: Sequence[Address], timeout_s: float) -> list[Dial]:
     """A way to open sockets to each of the addresses; those that do not answer share the time."""
+    if not seconds("timeout", timeout_s):
+        raise Invalid("timeout: how long to wait for the broker, in seconds")
     return [_socket_dial(address, timeout_s / len(addresses)) for address in addresses]
 
 

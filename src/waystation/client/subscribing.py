@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal, TypedDict
 
+from waystation.client.command_check import check
 from waystation.client.feeding import DEFAULT_WINDOW, Wanted
 from waystation.client.producing import Guarantee, chosen
 from waystation.client.values import Moment, Seconds, milliseconds, moment_ms, whole_number
@@ -72,6 +73,7 @@ def consume_wanted(queue: str, options: ConsumeOptions, guarantee: Guarantee) ->
         hold_ms=milliseconds("hold", options.get("hold")),
         exclusive=options.get("exclusive", False),
     )
+    check(command)
     window = command.prefetch or DEFAULT_WINDOW
     most_once = guarantee == "at-most-once"
     return Wanted(command, window, not most_once, once, options.get("manual", once), most_once)
@@ -87,7 +89,7 @@ def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, g
     start, start_ms = _start(options.get("start", "latest"))
     command = Subscribe(
         consumer=0,
-        topics=[patterns] if isinstance(patterns, str) else list(patterns),
+        topics=_topics(patterns),
         syntax="regex" if options.get("regex") else "wildcard",
         mode=mode,
         group=group,
@@ -101,6 +103,7 @@ def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, g
         max_deliveries=options.get("max_deliveries"),
         dead_letter=options.get("dead_letter"),
     )
+    check(command)
     _check_effects(mode, options)
     most_once = guarantee == "at-most-once" and mode != "live"
     settles = mode != "live" and not most_once
@@ -117,6 +120,11 @@ def split_on(patterns: object, queue: object) -> None:
     """A handler is for topics or for a queue."""
     if (patterns is None) == (queue is None):
         raise Invalid('on: say which topics, on("orders.*"), or which queue, on(queue="jobs")')
+
+
+def check_concurrency(count: object) -> None:
+    if whole_number("concurrency", count) < 1:
+        raise Invalid(f"concurrency: {count} is below 1")
 
 
 def _check(options: ConsumeOptions | SubscribeOptions, kind: type, verb: str) -> None:
@@ -138,6 +146,8 @@ def _check_mode(mode: str, group: str | None, once: bool) -> None:
 
 def _check_effects(mode: str, options: SubscribeOptions) -> None:
     """Refuses what the mode has no use for, by the names that the caller knows; the broker refuses the rest."""
+    if mode == "live" and options.get("guarantee") == "exactly-once":
+        raise Invalid("guarantee: a live subscription has no position to keep, so exactly-once cannot be kept")
     if mode == "live" and options.get("start", "latest") != "latest":
         raise Invalid("start: a live subscription begins now; give it a group, or history=N for the last N messages")
     if mode != "live" and options.get("slow", "block") != "block":
@@ -149,6 +159,14 @@ def _check_effects(mode: str, options: SubscribeOptions) -> None:
 def _receiving(said: Guarantee | None, otherwise: Guarantee) -> Guarantee:
     """Exactly once asks for transactions, so it is never a default: who receives has to say it."""
     return chosen(said, "at-least-once" if otherwise == "exactly-once" else otherwise)
+
+
+def _topics(patterns: str | Sequence[str]) -> list[str]:
+    if isinstance(patterns, str):
+        return [patterns]
+    if not isinstance(patterns, Iterable):
+        raise Invalid(f"topics: {patterns!r:.60} is neither a name or pattern, nor a list of them")
+    return list(patterns)
 
 
 def _prefetch(count: int) -> int:

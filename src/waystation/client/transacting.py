@@ -16,7 +16,7 @@ from waystation.client.core import Core
 from waystation.client.holding import Holder, runs_of
 from waystation.client.producing import id_used
 from waystation.client.received import Received
-from waystation.client.results import Stored
+from waystation.client.results import Published, Stored
 from waystation.errors import AlreadyExists, Conflict, ConnectionLost
 from waystation.message import Message
 from waystation.protocol import (
@@ -57,9 +57,10 @@ class Tx:
         self._number = await self.core.ask(command, int, resend=True)
         self._epoch = self.core.main.epoch
 
-    async def publish(self, topic: str, messages: list[Message], partition: int | None = None) -> None:
+    async def publish(self, topic: str, messages: list[Message], partition: int | None = None) -> Published:
         command = Publish(messages=messages, topic=topic, partition=partition, tx=self._live())
-        await self.core.ask(command, PublishAnswer)
+        answer = await self.core.ask(command, PublishAnswer)
+        return Published.of(topic, messages, answer)
 
     async def publish_batches(self, topic: str, batches: list[tuple[int, bytearray]]) -> None:
         """Record batches that the caller built, each with its partition."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from typing import Any, TypedDict
 from uuid import uuid4
 
@@ -168,15 +169,21 @@ def _headers(headers: Mapping[str, Any] | None) -> dict[str, Any]:
         if not isinstance(name, str):
             raise Invalid(f"headers: the name {name!r} is not text")
         if not _can_be_header(value):
-            raise Invalid(
-                f"headers: {name} is a {type(value).__name__}; use text, bytes, numbers, lists or dicts of them"
-            )
+            raise Invalid(f"headers: {name} is {_kind(value)}; use text, bytes, numbers, lists or dicts of them")
     return dict(headers)
 
 
+def _kind(value: Any) -> str:
+    if isinstance(value, float | list | tuple | dict):  # it, or something in it, cannot be one
+        return f"{value!r:.60}"
+    return f"a {type(value).__name__}"
+
+
 def _can_be_header(value: Any) -> bool:
-    if value is None or isinstance(value, str | bytes | float):
+    if value is None or isinstance(value, str | bytes):
         return True
+    if isinstance(value, float):
+        return isfinite(value)  # JSON has no others: some receivers would read null
     if isinstance(value, int):
         return -(2**63) <= value < 2**64
     if isinstance(value, list | tuple):
@@ -197,6 +204,13 @@ def milliseconds(name: str, value: Seconds | None) -> int | None:
         raise Invalid(f"{name}: {seconds:g} seconds is no duration; it counts from now, in seconds")
     # 4.035 * 1000 is a hair above 4035: that is no millisecond more.
     return -int(-round(seconds * 1000, 2) // 1)
+
+
+def seconds(name: str, value: float | None) -> float | None:
+    """How long to wait; raises Invalid, naming it."""
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+        return value
+    raise Invalid(f"{name}: {value!r:.60} is not a number of seconds")
 
 
 def moment_ms(name: str, value: Moment | None) -> int | None:

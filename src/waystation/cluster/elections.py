@@ -30,13 +30,17 @@ def store_went_back(state: PartitionState, log_epoch: int) -> bool:
     return log_epoch > state.epoch
 
 
-def may_lead(me: Identity, state: PartitionState, barred: int, log_epoch: int) -> bool:
+def may_lead(me: Identity, state: PartitionState, barred: int, log_epoch: int, *, truncating: bool = False) -> bool:
     """Whether this process begins to lead the epoch that the store gives it.
 
     `barred`: the partition's epoch when this process started. `log_epoch`: of the last record in its log; an epoch
-    that has records already was led before, so a store that went back cannot give it a second life.
+    that has records already was led before, so a store that went back cannot give it a second life. `truncating`: an
+    answer of the former leader is still cutting the log; followers would promise what is removed a moment later, and
+    other records would take its place. It leads when that is done.
     """
-    return state.leader == me.node_id and state.epoch > max(barred, log_epoch) and not me.leaving
+    if truncating or me.leaving:
+        return False
+    return state.leader == me.node_id and state.epoch > max(barred, log_epoch)
 
 
 def takeover(
@@ -121,6 +125,22 @@ def preferred(state: PartitionState, nodes: Mapping[int, Known[NodeState]], caug
     """To whom a leader hands over because it is preferred; None: it leads already, or cannot yet."""
     first = next((one for one in state.replicas if one not in state.removing), None)
     return first if first is not None and first == heir(state, nodes, caught_up) else None
+
+
+def drain(
+    me: Identity, partition: Known[PartitionState], nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]
+) -> Write | None:
+    """Of a node that is drained: it gives a leadership away. None: it has none here, or nobody can have it yet."""
+    to = heir(partition.state, nodes, caught_up)
+    return None if to is None else hand_over(me, partition, to, nodes[to])
+
+
+def to_preferred(
+    me: Identity, partition: Known[PartitionState], nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]
+) -> Write | None:
+    """Of a leader: it gives the leadership back to whom the partition prefers."""
+    to = preferred(partition.state, nodes, caught_up)
+    return None if to is None else hand_over(me, partition, to, nodes[to])
 
 
 def elect_preferred(

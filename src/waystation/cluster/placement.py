@@ -12,7 +12,7 @@ The same nodes, loads and `start` give the same placement. Called by whoever cre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from waystation.cluster.state import PartitionState
@@ -78,6 +78,31 @@ class _Chooser:
             racks[node.rack] += 1
         leads[leader.node_id] += 1
         replicas.update(chosen)
+        return tuple(chosen)
+
+
+class Planner:
+    """New replicas for partitions that exist: of a node that is removed, or because there are to be more of them.
+
+    Counts what it gives, so one planner makes the targets of many partitions (`reassignment.begin`)."""
+
+    def __init__(self, nodes: Iterable[Candidate]) -> None:
+        self._nodes = {node.node_id: node for node in nodes}
+        self._replicas = Counter({node.node_id: node.replicas for node in self._nodes.values()})
+
+    def target(self, replicas: Sequence[int], factor: int, leaving: Collection[int] = ()) -> tuple[int, ...]:
+        """Who has a copy stays, in the same order, but for those that leave. Others are added until there are `factor`,
+        or as many as there are nodes. Fewer are wanted: the last ones leave."""
+        chosen = [one for one in replicas if one not in leaving][:factor]
+        racks = Counter(self._nodes[one].rack for one in chosen if one in self._nodes)
+        while len(chosen) < factor:
+            able = [one for one in self._nodes if one not in chosen and one not in leaving]
+            if not able:
+                break
+            new = min(able, key=lambda one: (racks[self._nodes[one].rack], self._replicas[one], one))
+            chosen.append(new)
+            racks[self._nodes[new].rack] += 1
+            self._replicas[new] += 1
         return tuple(chosen)
 
 

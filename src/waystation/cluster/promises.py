@@ -126,10 +126,12 @@ class LeaderState:
         self.pending = Pending(self.view.revision, frozenset(members))
 
     def refused(self, revision: int) -> None:
-        """The store has answered that the proposed write was not made, and the partition's entry, read after that
-        answer, has this revision. If it is the one that was compared, no attempt was made or will be: what one of them
-        compared in vain never comes back. If it is later, one may have been made, and the watch will tell. No answer at
-        all says nothing: then the same write is sent again."""
+        """The store has answered that the proposed write, sent by itself, was not made; and the partition's entry, read
+        after that answer, has this revision. If it is the one that was compared, no attempt was made or will be: what
+        one of them compared in vain never comes back. If it is later, one may have been made, and the watch will tell.
+
+        No answer at all says nothing: then the same write is sent again. Nor does the refusal of a larger write that
+        this one was a part of (`together`): another part may be why, and an earlier attempt may still be made."""
         if self.pending is not None and revision == self.pending.revision:
             self.pending = None
             self._advance()
@@ -144,6 +146,9 @@ class LeaderState:
 
     def wrote(self, end: int, durable: int) -> None:
         """The leader's own log ends here, and is durable up to there."""
+        if end < self.end:  # a truncation came late (see `may_lead`): who had fetched what is removed has promised it
+            self.start = min(self.start, end)
+            self.followers = {one: known for one, known in self.followers.items() if known.offset <= end}
         self.end = end
         self.durable = durable
         self._advance()
@@ -240,8 +245,8 @@ class LeaderState:
         return self.since if follower is None else max(self.since, follower.caught_up)
 
     def caught_up(self) -> frozenset[int]:
-        """Members that may be handed the leadership without a pause: their last fetch had all that there was at the one
-        before it, and what the epoch began with."""
+        """Members that may be handed the leadership without a pause: they have all that is acknowledged, and what the
+        epoch began with."""
         return frozenset(
             one
             for one in self.view.state.in_sync

@@ -34,7 +34,6 @@ def begin(
     InvalidReplicaAssignment. Conflict: the reassignment that it replaces cannot be taken back now (see `cancel`).
     """
     state = partition.state
-    check_assignment(target, {*living, *state.replicas})
     old = _without(state.replicas, state.adding)
     adding = _without(tuple(target), old)
     check_assignment(target, {*living, *old})  # one that is to get a copy must be alive to fetch it

@@ -74,8 +74,9 @@ class History:
 
     def parts_from(self, offset: int, last_epoch: int) -> EpochEnd | None:
         """Of a leader: where a follower's log, which ends at `offset` with a record of `last_epoch`, may still be the
-        same; None if it is the same up to its end."""
-        if last_epoch == NO_EPOCH:  # it has no record that could differ, and begins where its log start is
-            return None if offset <= self.end else EpochEnd(NO_EPOCH, self.start)
+        same; None if it is the same up to its end, as far as this log has not deleted it."""
         shared = self.end_of(last_epoch)
+        if shared.epoch == NO_EPOCH:  # the follower has no record, or one from before this log's start
+            known = self.end if last_epoch == NO_EPOCH else self.start
+            return None if offset <= known else shared
         return shared if shared.epoch < last_epoch or shared.end < offset else None

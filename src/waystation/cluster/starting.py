@@ -78,6 +78,17 @@ def begin(folder: Folder, disk: Known[DiskState] | None, new_id: str, *, restore
     return Beginning(begun, Write({key: state}, {key: ABSENT if disk is None else disk.revision}))
 
 
+def superseded(me: Identity, disk: Known[DiskState] | None) -> bool:
+    """Whether another process has started under this node id (from a copy of this folder, or after `disks/ID` was
+    deleted). Asked at each change of the disk entry, before any later change is applied: the successor may be made
+    leader in this node's name, and an epoch that names this node must not be led by both. If so, this process stops."""
+    return (
+        disk is None
+        or disk.state.folder != me.disk.state.folder
+        or (disk.state.incarnation != me.disk.state.incarnation)
+    )
+
+
 def leave_all(me: Identity, partitions: Iterable[Known[PartitionState]]) -> list[Write]:
     """Of a node that is leaving: out of every in-sync set. Nothing: it is out of all of them, and may `settle`."""
     return [write for partition in partitions if (write := in_sync.leave(me, partition)) is not None]

@@ -146,7 +146,7 @@ class StoreView:
 
     def _renew(self) -> None:
         self._living = tuple(
-            KnownNode(node_id, known.state.rack, known.state.listeners, known.state.version)
+            KnownNode(node_id, known.state.rack, known.state.listeners, known.state.version, known.state.draining)
             for node_id, known in sorted(self._nodes.items())
         )
         self._by_id = {node.id: node for node in self._living}

@@ -28,6 +28,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     """By protocol, what clients are to be told. Not there: the address that the client has reached, if it is this
     node; a broker alone has none of them."""
     version: str = ""
+    draining: bool = False  # it hands its leaderships over, and gets no new ones and no new replicas
 
 
 class Placed(msgspec.Struct, frozen=True):

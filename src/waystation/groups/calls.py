@@ -1,4 +1,4 @@
-"""What doors say to the coordinator and hear from it: plain frozen data, no behaviour.
+"""What protocols say to the coordinator and hear from it: plain frozen data, no behaviour.
 
 Errors that concern the whole request are raised; where a request has parts that fail one by one, each part's result
 carries its `error` (None when it went well).

@@ -1,4 +1,4 @@
-"""The group coordinator: everything the broker and its doors ask about groups goes through here.
+"""The group coordinator: everything the broker and its listeners ask about groups goes through here.
 
 Construct, `recover` from the logs there are, `start` inside the event loop, `close` when done. One coordinator serves
 all groups of a broker; it is made of desks, each for one kind of business, that share the shards. Everything runs on
@@ -100,7 +100,8 @@ class GroupCoordinator:
         return partition_for(group_id, self.partition_count)
 
     def exists(self, group_id: str) -> bool:
-        return self._shards.find(group_id) is not None
+        """Whether it is known here: of groups that another broker coordinates this one cannot say."""
+        return self._shards.knows(group_id)
 
     def reserve_names(self, taken: Callable[[object], bool]) -> None:
         """`taken` says which names belong to groups of another kind (share groups)."""

@@ -1,6 +1,6 @@
 """What can go wrong in a group, named by the situation.
 
-Each class is one of the general errors, so that any door can answer it, and names the Kafka code that group clients
+Each class is one of the general errors, so that any protocol can answer it, and names the Kafka code that group clients
 act upon: a client rejoins on one, retries on another and gives up on a third.
 """
 

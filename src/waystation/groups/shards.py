@@ -85,6 +85,10 @@ class GroupShards:
     def find(self, group_id: str) -> Group | None:
         return self.shard_of(group_id).groups.get(group_id)
 
+    def knows(self, group_id: str) -> bool:
+        """Whether there is such a group in a partition that this broker leads."""
+        return group_id in self._shards[partition_for(group_id, len(self._shards))].groups
+
     def classic(self, group_id: str) -> ClassicGroup:
         """The classic group, or a new one if there is none, or only an empty KIP-848 group. `adopt` keeps it."""
         group = self.find(group_id)

@@ -1,6 +1,6 @@
 """Which partition a key belongs to: the same answer as the Java client, kafka-python and aiokafka give.
 
-So a key written by any door of ours lands where those clients put it. (librdkafka's default is another hash; its
+So a key written by any protocol of ours lands where those clients put it. (librdkafka's default is another hash; its
 setting `partitioner=murmur2_random` makes it agree.) Pure; called by whoever publishes without a partition.
 """
 

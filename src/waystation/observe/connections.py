@@ -1,4 +1,4 @@
-"""Who is connected: every door that has connections adds them here, and whoever shows or ends them finds them here.
+"""Who is connected: every protocol that has connections adds them here, and whoever shows or ends them finds them here.
 
 The registry keeps the objects and asks them when somebody looks: a connection costs one entry and no bookkeeping of its
 own. On the loop's thread only.
@@ -75,7 +75,7 @@ class Connected(Protocol):
 
     @property
     def namespace(self) -> str:
-        """The virtual host that it has opened; empty where the door has none."""
+        """The virtual host that it has opened; empty where the protocol has none."""
 
     def info(self) -> ConnectionInfo: ...
 
@@ -87,7 +87,7 @@ class Connected(Protocol):
 
 
 def doing_at(channels: Sequence[ChannelInfo], *further: str) -> str:
-    """What a connection with these channels is at, and what else its door knows, in a few words."""
+    """What a connection with these channels is at, and what else its protocol knows, in a few words."""
     places = list(dict.fromkeys(consumer.queue for channel in channels for consumer in channel.consumers))
     parts = [f"consumes {spell_some(places)}"] if places else []
     published = sum(channel.published for channel in channels)
@@ -113,7 +113,7 @@ class Connections:
         self._here: dict[str, Connected] = {}
         self._counts: Counter[str] = Counter()  # by namespace
         self._doors: Counter[str] = Counter()
-        self.opened: Counter[str] = Counter()  # by door, since the start
+        self.opened: Counter[str] = Counter()  # by protocol, since the start
 
     def __len__(self) -> int:
         return len(self._here)
@@ -129,11 +129,11 @@ class Connections:
         return self._counts[namespace]
 
     def at(self, door: str) -> int:
-        """How many came by this door."""
+        """How many came by this protocol."""
         return self._doors[door]
 
     def by_door(self) -> dict[str, int]:
-        """How many came by each door."""
+        """How many came by each protocol."""
         return {door: self._doors[door] for door in DOORS}
 
     def get(self, name: str) -> Connected | None:

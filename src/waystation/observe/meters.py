@@ -17,14 +17,14 @@ from waystation.observe.rates import Rates
 
 DOORS = ("kafka", "native", "amqp", "http")
 MOST_NAMES = 200
-"""Of calls, and of kinds of errors, of one door; what comes then is called `other`."""
+"""Of calls, and of kinds of errors, of one protocol; what comes then is called `other`."""
 MOST_LABELS = 100
 """Topics, and queues, that have figures of their own: the busiest ones."""
 OTHER = "other"
 
 
 class ProtocolMeter:
-    """What comes and goes by one door."""
+    """What comes and goes by one protocol."""
 
     __slots__ = (
         "acked", "calls", "delivered", "delivered_bytes", "errors", "name", "published", "published_bytes", "rejected",

@@ -32,7 +32,7 @@ class QueueRates(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProtocolRates(msgspec.Struct, frozen=True, gc=False):
-    """All doors together, per second."""
+    """All protocols together, per second."""
 
     publish: float = 0.0
     deliver: float = 0.0

@@ -8,9 +8,9 @@ A message asks by a W3C `traceparent` header with the sampled flag. Its spans ar
       ack           (or reject, release, kill) from the verdict until it is durable
 
 Nothing is kept with a message for this, so a delivery after a restart belongs to the same trace. The heart and the
-doors call this on the loop's thread, and only where `broker.tracing` is not None: that check, once a batch, frame or
-call, is all that a broker without tracing pays. How much is traced is bounded, in all and at once (`MOST_…`): what is
-above is left out, and counted. Times come from the broker's clock. Knows neither the broker nor OpenTelemetry.
+protocols call this on the loop's thread, and only where `broker.tracing` is not None: that check, once a batch, frame
+or call, is all that a broker without tracing pays. How much is traced is bounded, in all and at once (`MOST_…`): what
+is above is left out, and counted. Times come from the broker's clock. Knows neither the broker nor OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WARN_EVERY_S = 60.0
 DRIFT_MS = 20
 
 BROKER = "broker"
-"""The door of what the broker does by itself."""
+"""The protocol of what the broker does by itself."""
 ACKED = ("ack", "release", "auto-ack")
 """Outcomes that are no failure."""
 
@@ -89,7 +89,7 @@ class Tracing:
         return BROKER if arrival is None else arrival.door
 
     def arrived(self, door: str, waits: bool = True) -> None:
-        """A door begins to handle what has come; `waits`: its answer waits until what it writes is durable.
+        """A protocol begins to handle what has come; `waits`: its answer waits until what it writes is durable.
 
         It holds for the present context: for this connection's callback, and for the tasks that it makes.
         """

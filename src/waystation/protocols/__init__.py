@@ -1,1 +1,1 @@
-"""The doors: each translates one protocol to and from the broker's calls, and holds no rule of its own."""
+"""The protocols: each translates to and from the broker's calls, and has no rule of its own."""

@@ -1,6 +1,6 @@
-"""The front of a port that several protocols share: who connects is shown to a door by the first byte that they send.
+"""The front of a port that several protocols share: the first byte that a client sends says which one is meant.
 
-The front knows no protocol and no door; it is given both. It owns the listening socket, lets in whom `enter` lets in
+The front knows no protocol; it is given them. It owns the listening socket, lets in whom `enter` lets in
 (`max.connections`) and closes those that are silent for too long (`connections.max.idle.ms`), whatever they speak.
 """
 

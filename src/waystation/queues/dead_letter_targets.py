@@ -71,7 +71,7 @@ def _through_exchange(broker: Core, queue: Queue, message: Message, story: list[
         for name in COPIES:
             headers.pop(name, None)
     else:
-        # What came without a routing key, by another door, was sent to the queue by its name.
+        # What came without a routing key, by another protocol, was sent to the queue by its name.
         own = message.routing_key if message.routing_key is not None else queue.name.removeprefix(prefix)
         keys = [own, *copied_to(message, *COPIES)]
     letter = _reborn(message, headers, exchange=exchange.removeprefix(prefix), routing_key=keys[0])

@@ -142,8 +142,15 @@ class Queues:
     def describe(self, name: str) -> QueueInfo:
         return info_of(*self.get(name))
 
-    def list(self, prefix: str = "", after: str = "", limit: int = 1000) -> builtins.list[QueueInfo]:
-        shown = (name for name in self.names(prefix, after) if not name.startswith(INTERNAL_PREFIX))
+    def list(
+        self, prefix: str = "", after: str = "", limit: int = 1000, shows: Callable[[str], bool] | None = None
+    ) -> builtins.list[QueueInfo]:
+        """Those of users that `shows` lets through; None: all of them."""
+        shown = (
+            name
+            for name in self.names(prefix, after)
+            if not name.startswith(INTERNAL_PREFIX) and (shows is None or shows(name))
+        )
         return [self.describe(name) for name in itertools.islice(shown, max(0, limit))]
 
     def stats(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     max_priority: int = 9  # messages of higher ones are all alike; 0: priorities mean nothing here
     dead_letter_exchange: str | None = None  # instead of `dead_letter`: the dead are published there
     dead_letter_key: str | None = None  # with this routing key, instead of their own
-    queue_type: str | None = None  # what an AMQP client declared it as: classic, quorum; None: another door did
+    queue_type: str | None = None  # what an AMQP client declared it as: classic, quorum; None: another protocol did
     policy: str | None = None  # the policy in force
     own: tuple[tuple[str, Any], ...] = ()  # what was declared (field, value) where the policy says something else
 

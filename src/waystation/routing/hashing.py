@@ -143,7 +143,7 @@ def _property(message: Message, name: str) -> object:
 
 
 def _bytes_of(value: object) -> bytes:
-    """Alike for values that look alike to other doors: a header that crossed a topic is text."""
+    """Alike for values that look alike to other protocols: a header that crossed a topic is text."""
     value = plain(value)
     if isinstance(value, str):
         return value.encode(errors="replace")

@@ -1,7 +1,7 @@
 """Names of what is in a namespace.
 
 The things of the namespace `/` have plain names. A queue or exchange `jobs` of the namespace `shop` is `shop/jobs` to
-the broker and to every door that knows no namespaces; a topic is `shop.jobs`, since a topic's name has no slash. A
+the broker and to every protocol that knows no namespaces; a topic is `shop.jobs`, since a topic's name has no slash. A
 namespace may begin with a slash (`/shop`), and has no other: so a full name leads to one namespace at most. Pure.
 """
 

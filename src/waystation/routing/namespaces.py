@@ -21,7 +21,17 @@ import msgspec
 
 from waystation.catalog import ABSENT, Update, rows
 from waystation.catalog.changes import Changes
-from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, RevisionConflict, TooLarge, near_matches
+from waystation.errors import (
+    Conflict,
+    DeletionDisabled,
+    Full,
+    Invalid,
+    NotAllowed,
+    NotFound,
+    RevisionConflict,
+    TooLarge,
+    near_matches,
+)
 from waystation.observe.events import event_logger
 from waystation.routing.namespace_names import (
     DEFAULT,
@@ -80,7 +90,7 @@ class Namespaces:
         self._on_delete: list[OnDelete] = []
 
     def load(self) -> None:
-        """Reads the catalog. Blocks: before the doors open and before the exchanges are loaded."""
+        """Reads the catalog. Blocks: before the listeners open and before the exchanges are loaded."""
         for key, entry in self._broker.catalog.read(rows.definitions_of(KIND)).entries.items():
             name = rows.definition_name(KIND, key)
             self._known[name] = _read(name, entry.value)
@@ -242,7 +252,19 @@ class Namespaces:
         if name == DEFAULT:
             raise NotAllowed("namespace '/' is always there and cannot be deleted")
         self.get(name)
+        self._check_streams(name)
         await self._changes.to_the_end(self._delete(name))
+
+    def _check_streams(self, name: str) -> None:
+        """They are topics, and are deleted with the namespace."""
+        if self._broker.settings.flag("delete.topic.enable"):
+            return
+        for topic in self._broker.topics:
+            if topic.settings.stream and self.of_topic(topic.name) == name:
+                raise DeletionDisabled(
+                    f"namespace {name!r} cannot be deleted: its stream {topic.name!r} is a topic, and the broker has "
+                    "delete.topic.enable=false"
+                )
 
     async def _delete(self, name: str) -> None:
         namespace = self.get(name)

@@ -89,7 +89,7 @@ class Routing:
         self._departed: list[tuple[Binding, Receipt | None]] = []
 
     def load(self) -> None:
-        """Reads the catalog. Blocks: before the doors open, when queues and topics are known."""
+        """Reads the catalog. Blocks: before the listeners open, when queues and topics are known."""
         for entry in self._catalog.read(rows.EXCHANGES).entries.values():
             self._take_exchange(rows.read_exchange(entry.value), entry.revision)
         stale = [row for row in self._catalog.bindings() if not self._take_binding(row)]

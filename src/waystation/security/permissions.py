@@ -15,11 +15,16 @@ Operation = Literal["read", "write", "create", "delete", "alter", "describe"]
 Resource = Literal["topic", "queue", "exchange", "transactional-id", "group", "inbox", "namespace", "cluster"]
 
 
+def refusal(principal: Principal, operation: Operation, resource: Resource, name: str) -> NotAllowed:
+    """What `check` raises: each protocol has its own word for a kind of resource."""
+    return NotAllowed(f"{principal} may not {operation} {resource} {name!r}", resource)
+
+
 class Permissions:
     """One per broker; for the loop's thread."""
 
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
-        """Raises NotAllowed if the principal may not."""
+        """Raises a `refusal` if the principal may not."""
 
     def allows(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> bool:
         """The same as an answer: lists leave out what the principal may not see."""

@@ -1,4 +1,4 @@
-"""What doors say to share groups and hear from them: plain frozen data, no behaviour."""
+"""What protocols say to share groups and hear from them: plain frozen data, no behaviour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What doors may ask of share groups, checked before anything is made: each mistake is refused by the field's name."""
+"""What may be asked of share groups, checked before anything is made: each mistake is refused by the field's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A member of a shared subscription behind one of our own doors (`queues.feed.Feed`): pushed to as its credit allows.
+"""A member of a shared subscription of one of our own protocols (`queues.feed.Feed`): pushed to as its credit allows.
 
 The records come from many partitions; to the consumer they have tags of one kind, given in the order of delivery. A tag
 is known as long as its record is not settled.
@@ -174,7 +174,7 @@ class SharedFeed:
         self._tracing = tracing
         self._place = TracedPlace("subscription", self.group.id, tracing.door, self.name, self.group.id)
 
-    # -- what doors call (`Feed`) ------------------------------------------------------------------------------------
+    # -- what protocols call (`Feed`) --------------------------------------------------------------------------------
 
     def pause(self) -> None:
         """Its client does not read: others get the records."""

@@ -5,7 +5,7 @@ together at its end, each thing once, as it is then. Many small acknowledgements
 nevertheless, because nothing else is ever appended to these logs: the n-th thing that waits gets the n-th offset from
 the present end.
 
-What is noted reaches the disk within `KEEP_S`, whether somebody waits for its receipt or not: there are doors whose
+What is noted reaches the disk within `KEEP_S`, whether somebody waits for its receipt or not: there are protocols whose
 acknowledgements have no answer. What nobody will ever wait for (`note_soon`: how often records were handed out) is
 written with the next thing, or a moment later.
 

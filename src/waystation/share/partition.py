@@ -2,7 +2,7 @@
 a journal to write to, a clock, and those who wait for records.
 
 Records are admitted as they are wanted, so a group that nobody fetches for costs nothing. Batches stay as they are on
-the way to Kafka's consumers; they are opened for our own doors only.
+the way to Kafka's consumers; they are opened for our own protocols only.
 
 Made by its `SharedGroup`; members fetch and settle through it. On the loop's thread only.
 """

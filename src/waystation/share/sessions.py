@@ -4,7 +4,7 @@ A session belongs to one member of one group; its requests are numbered (the epo
 noticed. It is a cache: after a restart the member is told that there is none, and begins anew. When it ends, what the
 member holds goes back to the group (the owner of the sessions sees to that).
 
-Pure. Used by the Kafka door's ShareFetch and ShareAcknowledge.
+Pure. Used by the Kafka protocol's ShareFetch and ShareAcknowledge.
 """
 
 from __future__ import annotations

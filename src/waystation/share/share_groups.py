@@ -1,6 +1,6 @@
 """Shared subscriptions: many consumers take single records of topics, acknowledge each, and get what failed again.
 
-A Kafka share group and a shared subscription of our own doors are the same thing under the same name. The group's
+A Kafka share group and a shared subscription of our own protocols are the same thing under the same name. The group's
 position in every partition, and what is done above it, is kept in `__share_group_state` (`shared_journal`); who holds
 what is in memory, so a crash gives records back and takes no acknowledgement back.
 
@@ -214,7 +214,8 @@ class SharedGroups:
         return group
 
     def make(self, group_id: str) -> SharedGroup:
-        """The group, a new one if there is none."""
+        """The group, a new one if there is none. A name is of one kind of group, as far as this broker can tell: a
+        consumer group that another one coordinates is not known here."""
         group = self._groups.get(group_id)
         if group is not None:
             return group

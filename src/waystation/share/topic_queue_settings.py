@@ -22,7 +22,7 @@ class TopicQueueSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     max_deliveries: int = 0  # then a message is dead; 0: no limit
     dead_letter: str | None = None  # a queue's name, "topic:" or "exchange:" and a name; None: the dead are dropped
     dead_letter_key: str | None = None  # for an exchange: instead of the messages' own routing keys
-    durable: bool = True  # False: the queue goes when the broker stops
+    durable: bool = True  # False: it is deleted when the broker at which it was declared starts again
     auto_delete: bool = False  # the queue goes with its last consumer
 
 

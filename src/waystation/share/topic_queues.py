@@ -1,8 +1,8 @@
 """Queues on topics: names under which clients that know queues alone share the messages of a topic.
 
 A topic queue is a shared subscription (`SharedGroups`) that has been given a name, a place to begin and terms of its
-own. The group is called as the queue is; its members of other doors and Kafka's compete with the queue's consumers. The
-topic stays what it is, and other readers of it are not concerned.
+own. The group is called as the queue is; its members of other protocols and Kafka's compete with the queue's consumers.
+The topic stays what it is, and other readers of it are not concerned.
 
 What must hold: a name is in the catalog (kind `topic-queue`) before it is found here, and out of it before its group is
 removed. Whoever declares or deletes one writes to the catalog, and the queue comes and goes when the catalog tells it
@@ -70,6 +70,12 @@ class Names(Protocol):
     def __contains__(self, name: object) -> bool: ...
 
 
+class _DeclaredAt(msgspec.Struct):
+    """What is written beside the settings of a queue that is not durable."""
+
+    node: int | None = None
+
+
 class TopicQueues:
     """One per broker: a part that follows the catalog."""
 
@@ -83,6 +89,7 @@ class TopicQueues:
         shared: SharedGroups,
         queues: Names,
         ensure_topic: Callable[[str], Awaitable[Topic]],
+        node_id: int,
     ) -> None:
         self._catalog = catalog
         self._follower = follower
@@ -90,6 +97,7 @@ class TopicQueues:
         self._shared = shared
         self._ordinary = queues
         self._ensure_topic = ensure_topic
+        self._node_id = node_id
         self._queues: dict[str, TopicQueue] = {}
         self._revisions: dict[str, int] = {}
         self._changes = Changes()
@@ -97,18 +105,24 @@ class TopicQueues:
         self._closed = False
 
     def load(self) -> None:
-        """Reads the catalog, and removes what was not to survive. Blocks: before the doors open."""
+        """Reads the catalog, and removes what was not to survive this broker. Blocks: before the listeners open."""
         for key, entry in self._catalog.read(rows.definitions_of(KIND)).entries.items():
             name = rows.definition_name(KIND, key)
             settings = _read(name, entry.value)
             if settings is None:
                 continue
-            if settings.durable:
+            if settings.durable or not self._is_own(name, entry.value):
                 self._queues[name] = TopicQueue(name, settings)
                 self._revisions[name] = entry.revision
             else:
                 self._catalog.delete_definition(KIND, name)
                 self._remove_group(name)
+
+    def _is_own(self, name: str, value: bytes) -> bool:
+        """Whether the queue was declared at this broker. Where that is not written, by an earlier version: whether this
+        broker has its group, as one that is alone has them all."""
+        node = msgspec.msgpack.decode(value, type=_DeclaredAt).node
+        return self._leads(name) if node is None else node == self._node_id
 
     async def close(self) -> None:
         """Returns when no change is under way: before the broker stops."""
@@ -183,12 +197,17 @@ class TopicQueues:
         receipt = self._begin_group(name, settings, own)
         try:
             await self._shared.durability.wait(receipt)
-            await self._write(name, msgspec.msgpack.encode(settings))
+            await self._write(name, self._encode(settings))
         except BaseException:
             if not was_there and name not in self._queues:
                 self._remove_group(name)
             raise
         return self.get(name)
+
+    def _encode(self, settings: TopicQueueSettings) -> bytes:
+        """With where it was declared, if it is not to survive that broker."""
+        plain = msgspec.to_builtins(settings)
+        return msgspec.msgpack.encode(plain if settings.durable else {**plain, "node": self._node_id})
 
     async def _write(self, name: str, value: bytes | None) -> None:
         key = rows.definition_key(KIND, name)
@@ -265,12 +284,15 @@ class TopicQueues:
 
     def _remove_group(self, name: str) -> Receipt | None:
         """By the broker that coordinates it."""
-        if not self._shared.journal.leads(self._shared.journal.index_of(name)):
+        if not self._leads(name):
             return None
         receipt = self._shared.remove(self._shared.get(name)) if name in self._shared else None
         if self._shared.own_settings(name):
             return self._shared.change_settings(name, {})
         return receipt
+
+    def _leads(self, name: str) -> bool:
+        return self._shared.journal.leads(self._shared.journal.index_of(name))
 
     async def purge(self, name: str) -> int:
         """Everything that the topic has now is done for this queue, also what consumers hold. Returns how many."""

@@ -25,7 +25,8 @@ def register(spark: SparkSession, *, report: bool = True) -> None:
     source's discovery fails. This always works, also where the virtual environment is not activated: unless somebody
     has chosen a Python for the workers, those of a local session run this one, which has the package.
 
-    After it, `df.write…save()` without a mode appends to this source (`waystation.spark.appending`).
+    After it, `df.write…save()` without a mode appends to this source (`waystation.spark.appending`), and streams that
+    write to it are checked when they start, and may be in update mode (`waystation.spark.stream_starts`).
     `report`: whether streaming queries that use Waystation are shown with the pipelines on the broker that they use.
     """
     from pyspark.errors import AnalysisException
@@ -33,6 +34,7 @@ def register(spark: SparkSession, *, report: bool = True) -> None:
     from waystation.spark.appending import append_by_default
     from waystation.spark.query_reports import report_queries
     from waystation.spark.source import WaystationDataSource
+    from waystation.spark.stream_starts import check_starts
 
     if getattr(spark, "_jvm", None) is not None:  # None: a Connect server's, which has its own
         _work_with_this_python(spark)
@@ -42,18 +44,23 @@ def register(spark: SparkSession, *, report: bool = True) -> None:
     except AnalysisException as error:
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":  # 4.0 says so of one that it has found by itself
             raise
-    append_by_default(_writers_of(spark), WaystationDataSource.name())
+    writers, stream_writers = _writers_of(spark)
+    append_by_default(writers, WaystationDataSource.name())
+    check_starts(stream_writers, WaystationDataSource.name())
     report_queries(spark, report)
 
 
-def _writers_of(spark: SparkSession) -> type:
+def _writers_of(spark: SparkSession) -> tuple[type, type]:
+    """The classes of its writers, of batches and of streams."""
     if getattr(spark, "_jvm", None) is None:
         from pyspark.sql.connect.readwriter import DataFrameWriter as ConnectWriter
+        from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as ConnectStreamWriter
 
-        return ConnectWriter
+        return ConnectWriter, ConnectStreamWriter
     from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    return DataFrameWriter
+    return DataFrameWriter, DataStreamWriter
 
 
 def _work_with_this_python(spark: SparkSession) -> None:

@@ -29,11 +29,12 @@ def client_at(servers: tuple[Address, ...], retry_s: float) -> Client:
     here = (os.getpid(), servers)
     client = _clients.get(here)
     if client is None or client.closed:
-        client = _clients[here] = patiently(lambda: _connect(servers), servers, retry_s)
+        client = _clients[here] = patiently(lambda: connect_once(servers), servers, retry_s)
     return client
 
 
-def _connect(servers: tuple[Address, ...]) -> Client:
+def connect_once(servers: tuple[Address, ...]) -> Client:
+    """A client that the caller closes: of the first of the servers that answers, or ConnectionLost at once."""
     refused: ConnectionLost | None = None
     for host, port in servers:
         try:

@@ -71,6 +71,12 @@ def resolve(
         others = dict.fromkeys((one for one in partitions if one not in times), where.default)
         found = cluster.offsets({**times, **others}, options.committed)
         younger = [partition for partition, offset in found.items() if offset < 0]  # than every record
+        if younger and where.only_found:
+            topic, index = min(younger)
+            raise Invalid(
+                f"{name}: topic {topic!r} partition {index} has no record from {times[topic, index]} ms on, and"
+                " startingOffsetsByTimestampStrategy is error; with latest the partition is read from its end"
+            )
         return found | cluster.offsets(dict.fromkeys(younger, LATEST), options.committed)
     asked = {partition: where.each.get(partition, where.default) for partition in partitions}
     found = cluster.offsets({one: place for one, place in asked.items() if place < 0}, options.committed)

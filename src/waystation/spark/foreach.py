@@ -28,8 +28,10 @@ def each_batch(**options: Any) -> Callable[[DataFrame, int], None]:
 
     def write(frame: DataFrame, number: int) -> None:
         chosen = dict(given)
-        if chosen.get("guarantee") != "at-least-once":
-            chosen.setdefault("txnId", _query_of(frame))
+        names = {name.lower(): value for name, value in given.items()}
+        if names.get("guarantee", "").lower() != "at-least-once":
+            if not names.get("txnid"):
+                chosen["txnId"] = _query_of(frame)
             chosen["txnVersion"] = str(number)
         frame.write.format("waystation").options(**chosen).mode("append").save()
 

@@ -42,11 +42,13 @@ SOURCE_OPTIONS = (
     "endingTimestamp",
     "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "maxRowsPerTrigger",
     "maxBytesPerTrigger",
     "minRowsPerTrigger",
     "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "group",
     "failOnDataLoss",
     "isolation",
@@ -87,6 +89,8 @@ class Where:
     timestamp_ms: int | None = None
     each_ms: Mapping[Partition, int] = field(default_factory=dict)
     """A time for each; partitions that are not in it are at the default."""
+    only_found: bool = False
+    """Whether it is an error if no record of a partition is as young as the time; else it is the partition's end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,8 @@ class SourceOptions:
     min_rows: int | None = None
     trigger_delay_s: float = DEFAULT_TRIGGER_DELAY_S
     min_partitions: int | None = None
+    max_records: int | None = None
+    """In one task."""
     group: str | None = None
     fail_on_data_loss: bool = True
     committed: bool = True
@@ -157,6 +163,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         max_bytes=read_positive(options, "maxBytesPerTrigger"),
         **_read_minimum(options),
         min_partitions=read_positive(options, "minPartitions"),
+        max_records=read_positive(options, "maxRecordsPerPartition"),
         group=options.get("group") or None,
         fail_on_data_loss=read_flag(options, "failOnDataLoss", True),
         committed=read_choice(options, "isolation", ("read_committed", "read_uncommitted")) == "read_committed",
@@ -253,10 +260,14 @@ def _read_where(options: Mapping[str, str], which: str, default: int) -> Where:
     times = options.get(f"{which}offsetsbytimestamp")
     if sum(bool(given) for given in (offsets, timestamp, times)) > 1:
         raise Invalid(f"give one of {which}Offsets, {which}Timestamp and {which}OffsetsByTimestamp")
+    only_found = (
+        which == "starting"
+        and read_choice(options, "startingOffsetsByTimestampStrategy", ("latest", "error")) == "error"
+    )
     if times:
-        return Where(default, each_ms=_read_times(times, f"{which}OffsetsByTimestamp"))
+        return Where(default, each_ms=_read_times(times, f"{which}OffsetsByTimestamp"), only_found=only_found)
     if timestamp:
-        return Where(timestamp_ms=read_time(timestamp, f"{which}Timestamp"))
+        return Where(timestamp_ms=read_time(timestamp, f"{which}Timestamp"), only_found=only_found)
     if not offsets:
         return Where(default)
     if offsets.lower() in ("earliest", "latest"):

@@ -1,7 +1,7 @@
 """Which partition each row goes to: the one it names, its key's, or one that changes from batch to batch.
 
-A key goes where the Java client and our own doors put it (`log/partitioning.py`); here the hash is computed for a whole
-column at once, 60 ns a key instead of 2 µs. Pure; for this package.
+A key goes where the Java client and our own protocols put it (`log/partitioning.py`); here the hash is computed for a
+whole column at once, 60 ns a key instead of 2 µs. Pure; for this package.
 """
 
 from __future__ import annotations

@@ -106,9 +106,10 @@ def ranges_between(start: Position, end: Position) -> list[Range]:
     return found
 
 
-def split(ranges: Iterable[Range], at_least: int | None) -> list[Range]:
-    """The same offsets in at least so many ranges, if there are that many; large ranges are split first."""
-    whole = [one for one in ranges if one.size > 0]
+def split(ranges: Iterable[Range], at_least: int | None, most: int | None = None) -> list[Range]:
+    """The same offsets in at least so many ranges, if there are that many, and each of at most `most`; large ranges are
+    split first."""
+    whole = [part for one in ranges if one.size > 0 for part in _cut(one, -(-one.size // (most or one.size)))]
     if at_least is None or len(whole) >= at_least or not whole:
         return whole
     total = sum(one.size for one in whole)
@@ -120,9 +121,13 @@ def split(ranges: Iterable[Range], at_least: int | None) -> list[Range]:
         parts[largest] += 1
     found = []
     for one, count in zip(whole, parts, strict=True):
-        cuts = [one.start + one.size * i // count for i in range(count + 1)]
-        found += [Range(one.topic, one.partition, a, b) for a, b in pairwise(cuts) if a < b]
+        found += _cut(one, count)
     return found
+
+
+def _cut(one: Range, count: int) -> list[Range]:
+    cuts = [one.start + one.size * i // count for i in range(count + 1)]
+    return [Range(one.topic, one.partition, a, b) for a, b in pairwise(cuts) if a < b]
 
 
 def share(available: Mapping[Partition, int], limit: int, turn: int = 0) -> Offsets:

@@ -14,6 +14,9 @@ from typing import Any
 from waystation.spark.kafka_options import in_our_words
 
 FORMAT = "waystation"
+UPDATING = "ForeachBatchSink"
+"""The sink of a query in update mode (`stream_starts`), which has the options of ours; other queries with it have none
+of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,22 +79,26 @@ def _source(leaf: Any, servers: list[str]) -> str:
 def _destination(execution: Any, servers: list[str]) -> Destination:
     sink = execution.sink()
     kind = str(sink.getClass().getSimpleName())
-    if kind != "PythonTable" or str(sink.name()).lower() != FORMAT:
+    ours = kind == "PythonTable" and str(sink.name()).lower() == FORMAT
+    options = _ours(_extra_options(execution), servers) if ours or kind == UPDATING else {}
+    if not ours and "servers" not in options:
         name = re.sub(r"(Table|Sink|Provider)?\$?$", "", kind).lower() or "sink"
         return Destination(name, name, name)
-    field = execution.getClass().getDeclaredField("extraOptions")
-    field.setAccessible(True)
-    scala = field.get(execution)
-    given = {}
-    entries = scala.iterator()
-    while entries.hasNext():
-        entry = entries.next()
-        given[str(entry._1())] = str(entry._2())
-    options = _ours(given, servers)
     for key in ("topic", "queue"):
         if key in options:
             return Destination(options[key], key, f"{key} {options[key]}")
     return Destination("rows", "topic", "topics and queues that each row names")
+
+
+def _extra_options(execution: Any) -> dict[str, str]:
+    field = execution.getClass().getDeclaredField("extraOptions")
+    field.setAccessible(True)
+    given = {}
+    entries = field.get(execution).iterator()
+    while entries.hasNext():
+        entry = entries.next()
+        given[str(entry._1())] = str(entry._2())
+    return given
 
 
 def _ours(given: Any, servers: list[str]) -> dict[str, str]:

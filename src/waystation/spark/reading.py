@@ -66,7 +66,7 @@ class TopicReader(DataSourceReader):
             if one in since:
                 start = max(start, since[one]) if since[one] >= 0 else end  # no record is that young
             ranges.append(Range(*one, start, max(start, end)))
-        return [RangePartition(one) for one in split(ranges, options.min_partitions)]
+        return [RangePartition(one) for one in split(ranges, options.min_partitions, options.max_records)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(Task(self._options, self._schema, self._wanted), partition)

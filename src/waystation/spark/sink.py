@@ -8,6 +8,7 @@ sequence (`transactions/decisions.py`). So:
   refuses its number: the tasks find that out before they write, and the commit once more;
 * a task that runs twice, or goes on after its job has given it up, stages under a name of its own, which no commit
   asks for; the commit aborts it;
+* a batch that fails, or is stopped, aborts what its tasks have staged, and no task of that run can begin any more;
 * a driver that is killed leaves stages that nobody asks for: the query's next commit aborts them, or their timeout.
 
 Spark makes the writer anew for each batch, pickles it, and calls `write` in tasks, `commit` and `abort` in a process of
@@ -16,9 +17,13 @@ its own beside the driver. Nothing is remembered between them but what the messa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+from uuid import UUID
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
@@ -40,15 +45,19 @@ if TYPE_CHECKING:
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
+ABORT_S = 10.0
+"""How long the end of a query waits for a broker that is away; what is staged there has its own time."""
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver. `staged` is None where it had no rows, or need not write them any more."""
+    """What a task tells the driver. `staged` is None where it had no rows, or need not write them any more. `run`:
+    which one of its query's, if it is a query; each start of a query is another."""
 
     name: str
     rows: int
     staged: tuple[str, int, int] | None = None
+    run: str = ""
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
@@ -72,15 +81,16 @@ class ExactlyOnceStream(DataSourceStreamArrowWriter):
         if context is None or not query or not batch:
             raise Conflict("this task belongs to no streaming query, so its batch has no number; use df.write")
         name = f"spark/{query}"
-        run = context.getLocalProperty(RUN_ID) or "0"
-        stage = f"{name}/{run}.{context.partitionId()}.{context.attemptNumber()}"
-        return stage_rows(self._options, self._layout, name, int(batch), stage, iterator)
+        run = context.getLocalProperty(RUN_ID)
+        stage = f"{name}/{run or 0}.{context.partitionId()}.{context.attemptNumber()}"
+        written = stage_rows(self._options, self._layout, name, int(batch), stage, iterator)
+        return replace(written, run=run or "")
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         commit_stages(self._options, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        abort_stages(self._options, messages)
+        abort_run(self._options, messages)
 
 
 class AtLeastOnceStream(DataSourceStreamArrowWriter):
@@ -160,6 +170,39 @@ def abort_stages(options: SinkOptions, messages: Sequence[WriterCommitMessage | 
         patiently(
             lambda: client.abort_staged(staged, prefix=prefix, fence=bool(prefix)), options.servers, options.retry_s
         )
+
+
+def abort_run(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """A query's batch failed, or the query was stopped in the middle of it: in both cases this run of it is over.
+
+    Tasks that Spark gave up may have staged, or be about to, without having told anybody: until their time runs out
+    they would be in the way of readers, unless the query is started again. Spark tells this process neither the query
+    nor the run, so the run can be fenced only if one task has told. Else the query's id is looked for in its
+    checkpoint.
+    """
+    options = replace(options, retry_s=min(options.retry_s, ABORT_S))
+    told = next((message for message in messages if isinstance(message, Written) and message.run), None)
+    if told is not None:
+        abort_stages(options, messages, f"{told.name}/{told.run}.")
+        return
+    query = query_of(options.checkpoint)
+    if query is not None:
+        client = client_at(options.servers, options.retry_s)
+        patiently(lambda: client.abort_staged(prefix=f"spark/{query}/"), options.servers, options.retry_s)
+
+
+def query_of(checkpoint: str | None) -> str | None:
+    """The id of the query that a checkpoint is of; None where it is not in a folder that this process can read."""
+    if not checkpoint:
+        return None
+    place = urlsplit(checkpoint)
+    if place.scheme not in ("", "file"):
+        return None
+    try:
+        found = json.loads(Path(unquote(place.path) if place.scheme else checkpoint, "metadata").read_bytes())
+        return str(UUID(found["id"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _staged(told: Sequence[Written]) -> list[StagedTransaction]:

@@ -44,6 +44,8 @@ class SinkOptions:
     txn_version: int = 0
     stage_timeout_s: float = DEFAULT_STAGE_S
     retry_s: float = DEFAULT_RETRY_S
+    checkpoint: str | None = None
+    """Of a stream, where its option says it."""
 
 
 def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -67,6 +69,7 @@ def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptio
         txn_version=_read_version(options),
         stage_timeout_s=_read_stage_timeout(options),
         retry_s=read_seconds(options, "retryTimeout", DEFAULT_RETRY_S),
+        checkpoint=(options.get("checkpointlocation") or None) if streaming else None,
     )
 
 

@@ -126,7 +126,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._told.planned(end)
         ranges = ranges_between(Position.from_json(start), Position.from_json(end))
-        return [RangePartition(one) for one in split(ranges, self._options.min_partitions)]
+        return [RangePartition(one) for one in split(ranges, self._options.min_partitions, self._options.max_records)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(Task(self._options, self._schema), partition)

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 
 from pyspark.sql.types import StructField, StructType, VarcharType
 
-from waystation.errors import Invalid
+from waystation.errors import Invalid, near_matches
 from waystation.spark.kafka_options import is_known
 from waystation.spark.options import SOURCE_OPTIONS, check_names
 from waystation.spark.sink_options import SINK_OPTIONS
@@ -41,6 +41,7 @@ SHORTEST = 1_000_000_000
 """Its length at least: no text is ever too long for it."""
 VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 """Spark's mark in the metadata of a VARCHAR column."""
+_SERVERS = ("servers", "kafka.bootstrap.servers")
 
 
 def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
@@ -146,8 +147,11 @@ def one_topic(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_named(given: Mapping[str, str]) -> None:
-    """Raises Invalid where nothing says which broker is meant: that is what Spark leaves of some tables."""
+    """Raises Invalid where nothing says which broker is meant: that is what Spark leaves of some tables, or a typo."""
     if not _says_where(given):
+        for name in given:
+            if near := near_matches(name.lower(), _SERVERS):
+                raise Invalid(f"the waystation source and sink have no option {name!r}{near}")
         raise Invalid(
             "the option servers is missing: say where the broker is, for instance .option('servers',"
             " '127.0.0.1:9092'). If this is a table: Spark forgets the OPTIONS of one that was created with a list of"
@@ -158,7 +162,7 @@ def check_named(given: Mapping[str, str]) -> None:
 
 
 def _says_where(given: Mapping[str, str]) -> bool:
-    return any(name.lower() in ("servers", "kafka.bootstrap.servers") for name in given)
+    return any(name.lower() in _SERVERS for name in given)
 
 
 def _has(options: Mapping[str, str], *names: str) -> bool:

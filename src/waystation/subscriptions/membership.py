@@ -1,8 +1,8 @@
 """A member of a consumer group that lives in the broker, on behalf of a native or HTTP consumer.
 
 It speaks KIP-848 with the group coordinator as a Kafka consumer does, heartbeat by heartbeat, so that consumers of all
-doors share the partitions of one group. What the owner has is what it says it has (`owned`): a partition that is taken
-back stays with it until it says that it let go.
+protocols share the partitions of one group. What the owner has is what it says it has (`owned`): a partition that is
+taken back stays with it until it says that it let go.
 
 It is in the broker, so it is told at once when another such member changed something; a change by a Kafka consumer is
 seen with the next heartbeat, a second later at most.
@@ -26,7 +26,7 @@ from waystation.observe.events import event_logger
 logger = event_logger("waystation.streams")
 
 LONGEST_INTERVAL_MS = 1_000
-"""A heartbeat costs 30 µs here, so that members of other doors need not wait for ours as long as for each other."""
+"""A heartbeat costs 30 µs here, so that members of other protocols need not wait for ours as long as for each other."""
 
 REBALANCE_TIMEOUT_MS = 60_000
 """How long the group waits for a member to let go; ours do it much sooner (`streams.LET_GO_S`)."""

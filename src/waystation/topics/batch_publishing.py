@@ -1,11 +1,11 @@
-"""Record batches that a client has built itself, into a topic: what the native door's bulk publishers send.
+"""Record batches that a client has built itself, into a topic: what the native protocol's bulk publishers send.
 
 The client encodes once and the broker stores what it gets as it is, as with a Kafka producer. But the producer's name
 on a batch (id, epoch, sequence, the transactional bit) is the broker's to write: a client that could write it would
 have to count as the broker does, and could pass for somebody else. Everything is checked before the first batch is
 appended.
 
-On the loop's thread; called by transactions and the native door.
+On the loop's thread; called by transactions and the native protocol.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ The table (`CROSSINGS`) is the law; `docs/reference/crossing.md` is checked agai
   as a header (`ONE_VALUE`), the last one counts.
 - A record without a value (a tombstone) is an empty message of the type `tombstone`, and the other way round.
 
-Pure; for the parts of the broker that put messages into topics or read them there, whatever the door. The tight loops
-that do so for many are in `record_writing` and `record_reading`.
+Pure; for the parts of the broker that put messages into topics or read them there, whatever the protocol. The tight
+loops that do so for many are in `record_writing` and `record_reading`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HeaderPair = tuple[str, bytes | None]
 
 
 class Crossing(NamedTuple):
-    """Where one field of a message is found behind each door."""
+    """Where one field of a message is found in each protocol."""
 
     field: str
     kafka: str  # in a Kafka record

@@ -1,6 +1,6 @@
 """What time does to messages of topics: some are no longer wanted, some not yet.
 
-A topic is a log: it keeps what it has, and Kafka's consumers read all of it. Subscriptions of our own doors deliver
+A topic is a log: it keeps what it has, and Kafka's consumers read all of it. Subscriptions of our own protocols deliver
 nothing whose time to live is over, and shared ones nothing before its time. Both are counted from when the message came
 into the topic, which is what its record says; a record without a time never grows old and never waits.
 

@@ -9,7 +9,7 @@ What each crash leaves, and what the next start does with it:
 - a folder and neither of both: no crash leaves that. The catalog is behind, so the folder is set aside whole
   (`lost_topics.py`). If a later catalog knows it again, it is brought back.
 
-All of it blocks: before the doors open, or on a thread.
+All of it blocks: before the listeners open, or on a thread.
 """
 
 from __future__ import annotations

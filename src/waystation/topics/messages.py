@@ -1,8 +1,8 @@
-"""Messages into topics, and single ones found there again: what every door but Kafka's own calls.
+"""Messages into topics, and single ones found there again: what every protocol but Kafka's own calls.
 
 `publish` makes one record batch per partition (more only where `max.message.bytes` asks for it) and puts it through the
-same `Publishing` as a Kafka producer's, so that no door has rules of its own. All batches are built and checked before
-the first is appended: what can be refused is refused as a whole.
+same `Publishing` as a Kafka producer's, so that no protocol has rules of its own. All batches are built and checked
+before the first is appended: what can be refused is refused as a whole.
 
 On the loop's thread only; `find` and `ensure` wait, everything else answers at once.
 """

@@ -277,9 +277,14 @@ class Partition:
 
     async def remove_all_before(self, offset: int) -> None:
         """As `remove_before`, and what is in the last segment goes too, if all of it is before the offset."""
-        if offset >= self.end_offset and offset > self._log.active.base_offset:
-            retention.begin_segment(self._log)
+        if offset >= self.end_offset:
+            self.begin_segment()
         await self.remove_before(offset)
+
+    def begin_segment(self) -> bool:
+        """What is appended from now on is in a segment without anything older. False: not now, as on a full disk, or
+        while an append is not durable."""
+        return self.end_offset == self._log.active.base_offset or retention.begin_segment(self._log)
 
     async def delete_records(self, before_offset: int) -> int:
         """Moves the start, durably; -1 means everything. Returns the new start."""

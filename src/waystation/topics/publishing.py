@@ -1,4 +1,4 @@
-"""A publish of record batches into a partition: the rules that every door's publish obeys.
+"""A publish of record batches into a partition: the rules that every protocol's publish obeys.
 
 A batch is checked and appended as it is. The check is of its length, CRC, limits and timestamps, and then of the
 records in it, so that nothing is stored that consumers would stop at forever; a topic with

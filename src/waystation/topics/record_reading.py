@@ -3,7 +3,7 @@
 What must hold: any bytes are records or `InvalidRecord`; and what is found is what `crossing.message_of` would make of
 each record, which is slower.
 
-Pure; for the parts of the broker that read topics, whatever the door.
+Pure; for the parts of the broker that read topics, whatever the protocol.
 """
 
 from __future__ import annotations

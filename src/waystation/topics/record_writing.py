@@ -3,7 +3,7 @@
 The loop over many messages is the caller's; here is what each of them costs. What must hold: `record_reading` finds
 the same message in the bytes, and a message that cannot be written is `Invalid`, with nothing of it written.
 
-Pure; for the parts of the broker that put messages into topics, whatever the door.
+Pure; for the parts of the broker that put messages into topics, whatever the protocol.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ class Topics:
     # -- start ------------------------------------------------------------------------------------------------------
 
     def open_all(self) -> None:
-        """Opens what the catalog knows, and puts folders in order. Blocks: before the doors open."""
+        """Opens what the catalog knows, and puts folders in order. Blocks: before the listeners open."""
         known = self.folders.reconcile()
         revisions = {key: entry.revision for key, entry in self._catalog.read(rows.TOPICS).entries.items()}
         for row in known:

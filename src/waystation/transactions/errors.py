@@ -1,7 +1,7 @@
 """What can go wrong in a transaction, one class per answer that Kafka's protocol tells apart.
 
-Raised by the state machine and the coordinator. A door translates by `kafka_code`, and may weaken an answer for an old
-client that does not know the newer code.
+Raised by the state machine and the coordinator. A protocol translates by `kafka_code`, and may weaken an answer for an
+old client that does not know the newer code.
 """
 
 from __future__ import annotations

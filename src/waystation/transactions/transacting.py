@@ -7,6 +7,7 @@ way to end, and one recovery, whatever takes part.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -17,7 +18,7 @@ from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.queues.shard.shard import PutResult, Shard
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
-from waystation.topics.messages import Stamp, check_in_sync
+from waystation.topics.messages import Published, Stamp, check_in_sync
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.errors import InvalidTransactionState, ReservedTransactionalId
@@ -96,7 +97,7 @@ class Tx:
 
     async def publish(
         self, topic: str, messages: Sequence[Message], partition: int | None = None, *, internal: bool = False
-    ) -> list[tuple[str, int, int]]:
+    ) -> Published:
         """Messages to a topic, seen by read_committed readers when the transaction commits. `internal`: the broker
         publishes, and the topic may be its own."""
         if self._gate is not None:
@@ -105,12 +106,21 @@ class Tx:
         shares = self._broker.messages.spread(known, messages, partition)
         check_in_sync(known, shares)
         await self._join([(topic, target.index) for target, _ in shares])
-        places: list[tuple[str, int, int]] = []
+        positions: dict[int, deque[int]] = {}  # the same message may be given several times
+        for position, message in enumerate(messages):
+            positions.setdefault(id(message), deque()).append(position)
+        all_of_it = Published([], [])
         for target, share in shares:
             self._check_joined((topic, target.index))
-            publish = self._broker.messages.publish
-            places += publish(topic, share, target.index, stamp=self._stamp, internal=internal).places
-        return places
+            part = self._broker.messages.publish(topic, share, target.index, stamp=self._stamp, internal=internal)
+            given = [positions[id(message)].popleft() for message in share]
+            all_of_it = Published(
+                all_of_it.places + part.places,
+                all_of_it.receipts + part.receipts,
+                all_of_it.bytes + part.bytes,
+                sorted([*all_of_it.duplicates, *(given[one] for one in part.duplicates)]),
+            )
+        return all_of_it
 
     async def publish_batches(self, topic: str, placed: Sequence[Placed]) -> list[tuple[str, int, int]]:
         """Record batches that the client built, each for its partition."""

@@ -225,6 +225,7 @@ class StreamSource:
     def __init__(self, access: Access, clock: Clock, name: str, topic: Topic) -> None:
         self.name = name
         self.topic = topic.name
+        self._access = access
         self._streams = access.stream_queues
         self._clock = clock
         self._names = access.names
@@ -281,7 +282,7 @@ class StreamSource:
                 ACCESS_REFUSED, f"{self.where} is a topic and was not declared here as a stream; delete it as a topic"
             )
         try:
-            await self._streams.delete(self.topic)
+            await self._access.delete_topic(self.topic)
         except NotFound:
             pass  # by another, meanwhile
         except NotAllowed as error:

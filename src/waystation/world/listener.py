@@ -5,7 +5,7 @@ thousand handles in one turn. Here a connection is counted when it is accepted (
 before anything is made for it. When the process has no handle even for that, accepting pauses instead of being tried
 again in every turn: what waits stays in the kernel's queue.
 
-Used by the doors, on the loop's thread only.
+Used by the listeners, on the loop's thread only.
 """
 
 from __future__ import annotations

@@ -13,11 +13,14 @@ import pytest
 from tests.broker.queue_kit import Machine
 from tests.simulation.world import Simulation
 from tests.support.permissions import RefusesEverything
+from waystation.broker.access.types import Policy
 from waystation.errors import NotAllowed
 from waystation.protocols.http.calls import AnyQuery, AnyRoute, Call, Nothing
 from waystation.protocols.http.engine import Request
+from waystation.protocols.http.replies import Reply
 from waystation.protocols.management.api import ROUTES, Management
 from waystation.queues.settings import QueueSettings
+from waystation.routing.namespaces import Limits
 
 FOR_ANYBODY = {
     *("/api/whoami", "/api/users", "/api/users/{user}", "/api/cluster-name"),  # there is one user, who is known
@@ -28,6 +31,12 @@ FOR_ANYBODY = {
     *("/api/connections", "/api/connections/{connection}/channels", "/api/channels", "/api/consumers"),
     *("/api/connections/{connection}", "/api/channels/{channel}"),  # a node's own list; ending one is asked
 }
+
+LISTS = {
+    *("/api/vhosts", "/api/vhost-limits", "/api/queues", "/api/exchanges", "/api/bindings", "/api/policies"),
+    *("/api/permissions", "/api/users/{user}/permissions"),
+}
+"""They leave out what the caller may not see."""
 
 BODY = {
     "count": 1,
@@ -65,7 +74,10 @@ def call_of(route: AnyRoute) -> Call[AnyQuery, Nothing]:
     return Call(path, AnyQuery({}), Nothing(), request, Caller())
 
 
-ASKING = [route for route in ROUTES if route.path not in FOR_ANYBODY]
+ASKING = [
+    route for route in ROUTES if route.path not in FOR_ANYBODY and not (route.path in LISTS and route.method == "GET")
+]
+LISTING = [route for route in ROUTES if route.path in LISTS and route.method == "GET"]
 
 
 @pytest.mark.parametrize("route", ASKING, ids=[f"{route.method} {route.path}" for route in ASKING])
@@ -87,6 +99,30 @@ def test_a_route_is_refused_to_a_caller_who_may_nothing(route: AnyRoute) -> None
             assert broker.routing.exchange_names() == exchanges
             assert not broker.routing.bindings_to("queue:jobs")
             assert not broker.policies.listing()
+        finally:
+            await broker.stop()
+
+    simulation.run(main())
+
+
+@pytest.mark.parametrize("route", LISTING, ids=[f"{route.method} {route.path}" for route in LISTING])
+@pytest.mark.parametrize("sees", [True, False], ids=["who may see it", "who may not"])
+def test_a_list_has_nothing_for_a_caller_who_may_see_nothing(route: AnyRoute, sees: bool) -> None:
+    simulation = Simulation(1)
+
+    async def main() -> None:
+        broker = await Machine(simulation).start()
+        try:
+            await broker.queues.declare("jobs", QueueSettings())
+            await broker.routing.declare_exchange("events", "fanout")
+            await broker.routing.bind("events", "queue:jobs")
+            await broker.namespaces.set_limits("/", Limits(max_queues=5))
+            await broker.policies.set(Policy("/", "limits", "^jobs", {"max-length": 1}))
+            if not sees:
+                broker.permissions = RefusesEverything()
+            shown = await route.handler(Management(broker), call_of(route))
+            listed = json.loads(shown.body) if isinstance(shown, Reply) else shown
+            assert bool(listed) == sees
         finally:
             await broker.stop()
 

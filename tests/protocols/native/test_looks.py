@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,6 +22,7 @@ from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
+from waystation.client.connection import Connection
 from waystation.config import BrokerSettings
 from waystation.message import Message
 from waystation.protocol import (
@@ -28,6 +31,9 @@ from waystation.protocol import (
     Consume,
     CreateTopic,
     DeclareQueue,
+    Get,
+    Got,
+    ListQueues,
     Peek,
     Ping,
     Publish,
@@ -36,10 +42,12 @@ from waystation.protocol import (
     ReadEntries,
 )
 from waystation.protocols.budget import FIRST_ANSWER_BYTES
+from waystation.protocols.native import requests
 from waystation.protocols.native.binary import OTHERS_AT_ONCE, BinaryTalk
 from waystation.protocols.native.connection import FULL_BYTES, SHORT_ANSWER_BYTES, Out
+from waystation.protocols.native.consuming import SHORT_GET, SHORT_GET_BYTES
 from waystation.protocols.native.presence import NOWHERE, Address
-from waystation.world.long_work import LATELY_S
+from waystation.world.long_work import LATELY_S, LongWork
 
 
 @dataclass
@@ -47,6 +55,7 @@ class Allows:
     """A wire that says how long an answer may be."""
 
     answer_bytes: int
+    others_wait: bool = False
     peer: Address = NOWHERE
     host: Address = NOWHERE
 
@@ -82,12 +91,7 @@ class Client:
     @property
     def ids(self) -> list[int]:
         """Of the answers to the last call."""
-        found, at = [], 0
-        while at < len(self.answers):
-            size = int.from_bytes(self.answers[at : at + 4], "big")
-            found.append(int(msgspec.msgpack.decode(self.answers[at + 4 : at + 4 + size])["id"]))
-            at += 4 + size
-        return found
+        return [int(answer["id"]) for answer in values(self.answers)]
 
 
 async def filled(broker: Broker) -> None:
@@ -239,6 +243,75 @@ def test_behind_a_long_answer_the_next_look_waits_for_its_turn(tmp_path: Path) -
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(
+    ("size", "stored", "short"),
+    [(10, SHORT_GET + 500, SHORT_GET), (SHORT_GET_BYTES // 8, 20, 8)],
+    ids=["many", "large"],
+)
+def test_a_get_is_short_while_others_wait_and_says_that_there_is_more(
+    tmp_path: Path, size: int, stored: int, short: int
+) -> None:
+    async def story() -> None:
+        broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            await broker.queues.declare("q")
+            await broker.queues.put_durable("q", [Message(bytes(size))] * stored)
+            client = Client(broker, "gets", ByHand())
+            wire = client.talk.session.wire = Allows(FULL_BYTES, others_wait=True)
+            client.send(Get(id=1, queue="q", count=stored))
+            first = got(client)
+            assert (len(first.messages), first.more) == (short, True)
+            wire.others_wait = False
+            client.send(Get(id=2, queue="q", count=stored))
+            rest = got(client)
+            assert (len(rest.messages), rest.more) == (stored - short, False)
+            tags = [delivered.tag for delivered in first.messages + rest.messages]
+            assert tags == list(range(stored)), "none is left out, and none comes twice"
+            client.talk.close()
+        finally:
+            await broker.stop()
+
+    asyncio.run(story())
+
+
+def got(client: Client) -> Got:
+    """The answer to the last get."""
+    answer = msgspec.msgpack.decode(client.answers[4:])
+    return msgspec.convert(answer["value"], Got)
+
+
+def test_queues_are_listed_in_slices_with_turns_for_others_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "LISTED_AT_ONCE", 2)
+
+    async def story() -> None:
+        broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
+        try:
+            for name in ("a", "b", "c", "d", "e"):
+                await broker.queues.declare(name)
+            client = Client(broker, "lists", ByHand())
+            client.send(ListQueues(id=1), Ping(id=2), ListQueues(id=3, after="b", limit=2))
+            assert client.ids == [2], "who asks for little does not wait for the list"
+            await answered(client, 3)
+            frames = list(values(client.answers))
+            names = {frame["id"]: [one["queue"] for one in frame["value"]] for frame in frames if "value" in frame}
+            assert names == {1: ["a", "b", "c", "d", "e"], 3: ["c", "d"]}
+            client.talk.close()
+        finally:
+            await broker.stop()
+
+    asyncio.run(story())
+
+
+def values(answers: bytearray) -> Iterator[dict[str, Any]]:
+    at = 0
+    while at < len(answers):
+        size = int.from_bytes(answers[at : at + 4], "big")
+        yield msgspec.msgpack.decode(answers[at + 4 : at + 4 + size])
+        at += 4 + size
+
+
 def peek_frame(number: int) -> bytes:
     body = msgspec.msgpack.encode(Peek(id=number, queue="q", count=1_000))
     return len(body).to_bytes(4, "big") + body
@@ -266,6 +339,50 @@ def test_answers_to_who_looks_are_short_while_another_client_waits(tmp_path: Pat
                     sizes.append(peeked_bytes(reader, number))
             assert min(sizes) > 0
             assert sorted(sizes)[2] <= SHORT_ANSWER_BYTES + 1_000, "unless this machine stood still in between"
+
+
+def test_the_client_gets_on_where_the_broker_gives_less_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker is in this process, and believes that somebody waits."""
+    monkeypatch.setattr(LongWork, "others_wait", lambda self, who: True)
+    stored = 3 * SHORT_GET
+    with waystation.open(":memory:") as host, waystation.connect(host.url) as client:
+        queue = client.queue("q")
+        queue.put_many([str(number) for number in range(stored)])
+        messages = queue.get_many(stored - 1)
+        assert [int(message.text()) for message in messages] == list(range(stored - 1))
+        queue.ack_many(messages)
+        assert [message.text() for message in queue.get_many(10)] == [str(stored - 1)]
+
+
+def test_a_get_that_is_given_up_in_the_middle_gives_back_what_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LongWork, "others_wait", lambda self, who: True)
+    stored = 3 * SHORT_GET
+    asked = Connection.ask
+
+    async def story() -> None:
+        async with waystation.aio.open(":memory:") as host, waystation.aio.connect(host.url) as client:
+            queue = await client.queue("q")
+            await queue.put_many([b"x"] * stored)
+            gets = 0
+
+            async def ask(connection: Connection, command: Any, *given: Any, **options: Any) -> Any:
+                nonlocal gets
+                gets += isinstance(command, Get)
+                if gets == 2:
+                    getting.cancel()
+                return await asked(connection, command, *given, **options)
+
+            monkeypatch.setattr(Connection, "ask", ask)
+            getting = asyncio.ensure_future(queue.get_many(stored))
+            with pytest.raises(asyncio.CancelledError):
+                await getting
+            again = 0
+            while again < stored:
+                messages = await queue.get_many(stored, timeout=DEADLINE_S)
+                assert messages, "what came is not in flight to nobody"
+                again += len(messages)
+
+    asyncio.run(story())
 
 
 def test_the_client_asks_on_until_it_has_what_it_wants(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
+from waystation.broker.access.family import target_of
 from waystation.broker.access.groups import GroupAccess
 from waystation.broker.access.inboxes import InboxAccess
 from waystation.broker.access.reading import ReadingAccess
@@ -29,7 +30,7 @@ from waystation.broker.access.subscriptions import SubscriptionAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.transactions import TransactionAccess
 from waystation.cluster.placing import BY_DEFAULT, WantedReplicas
-from waystation.errors import ResourceAlarm
+from waystation.errors import DeletionDisabled, ResourceAlarm
 from waystation.log.batch import Header, read_header
 from waystation.log.log import Appended
 from waystation.message import Message, Run
@@ -53,6 +54,7 @@ from waystation.queues.shard.shard import PutEach, PutResult
 from waystation.routing.exchange import ExchangeSettings
 from waystation.routing.namespace_names import Names
 from waystation.routing.resolving import Route
+from waystation.security.permissions import Resource
 from waystation.security.principals import Principal
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.dedup import DEDUP_MS, DEDUP_SETTING
@@ -167,6 +169,10 @@ class Access:
         if reason is not None:
             raise ResourceAlarm(f"{what} accepts no messages now: {reason}. Publish again later")
 
+    def _sees(self, resource: Resource, name: str) -> bool:
+        """Lists leave out what the principal may not see."""
+        return self._permissions.allows(self.principal, "describe", resource, name)
+
     # -- queues -----------------------------------------------------------------------------------------------------
 
     def put(self, queue: str, messages: Sequence[Message]) -> PutResult:
@@ -215,8 +221,9 @@ class Access:
         return self._broker.queues.describe(queue)
 
     def list_queues(self, prefix: str = "", after: str = "", limit: int = 1000) -> list[QueueInfo]:
-        """In the order of their names, from behind `after` on."""
-        return self._broker.queues.list(prefix, after, limit)
+        """Those that the principal may see, in the order of their names, from behind `after` on. Fewer than `limit`:
+        there are no more."""
+        return self._broker.queues.list(prefix, after, limit, lambda name: self._sees("queue", name))
 
     def peek(
         self, queue: str, count: int, after: int = -1, state: str = "any", max_bytes: int = PEEKED_BYTES
@@ -322,17 +329,14 @@ class Access:
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
-    async def ensure_topic(self, topic: str, *, deduplicates: bool = False) -> Topic:
-        """The topic, created if it is not there and topics are created on first use. `deduplicates`: then with a
-        window in which it knows the ids of messages."""
+    async def topic_to_publish(self, topic: str, *, deduplicates: bool = False) -> Topic:
+        """The topic, for one who is about to publish to it; created if it is not there and topics are created on first
+        use, but not for what would be refused. `deduplicates`: then with a window in which it knows the ids of
+        messages."""
+        self.admit_topic(topic)
         if topic not in self._broker.topics:
             self._permissions.check(self.principal, "create", "topic", topic)
         return await self._broker.messages.ensure(topic, {DEDUP_SETTING: str(DEDUP_MS)} if deduplicates else None)
-
-    async def topic_to_publish(self, topic: str, *, deduplicates: bool = False) -> Topic:
-        """The same, for one who is about to publish to it: no topic is created for what would be refused."""
-        self.admit_topic(topic)
-        return await self.ensure_topic(topic, deduplicates=deduplicates)
 
     async def create_topic(
         self,
@@ -347,7 +351,10 @@ class Access:
         return await self._broker.topics.create(topic, count, settings, replicas)
 
     async def delete_topic(self, topic: str) -> None:
+        """With all that is in it; DeletionDisabled where topics are not to be deleted."""
         self._permissions.check(self.principal, "delete", "topic", topic)
+        if not self._broker.settings.flag("delete.topic.enable"):
+            raise DeletionDisabled(f"topic {topic!r} cannot be deleted: the broker has delete.topic.enable=false")
         await self._broker.topics.delete(topic)
 
     async def find_stored(self, message_id: str, topic: str | None = None) -> Found | None:
@@ -367,14 +374,20 @@ class Access:
 
     async def publish_batches(self, topic: str, placed: Sequence[Placed]) -> Published:
         """Record batches that the client has built, each for its partition."""
-        checked = await check_batches(self._broker.publishing, await self.topic_to_publish(topic), placed)
+        target = await self.topic_to_publish(topic)
+        checked = await check_batches(self._broker.publishing, target, placed)
         published = append_batches(self._broker.publishing, checked)
         self.count(sum(header.record_count for _, _, header in checked), sum(len(batch) for _, batch, _ in checked))
         return published
 
     def partition(self, topic: str | UUID, index: int) -> Partition:
-        """For who is about to `append` to it, which asks."""
-        return self._broker.topics.partition(topic, index)
+        """By the name or id of its topic, for who is about to `append` to it."""
+        if isinstance(topic, str):
+            self._permissions.check(self.principal, "write", "topic", topic)
+            return self._broker.topics.partition(topic, index)
+        partition = self._broker.topics.partition(topic, index)
+        self._permissions.check(self.principal, "write", "topic", partition.topic.row.name)
+        return partition
 
     def append(
         self, partition: Partition, batch: bytearray | memoryview, header: Header, *, promised: bool
@@ -445,8 +458,13 @@ class Access:
         return self._broker.routing.describe(exchange)
 
     def list_routing(self) -> RoutingInfo:
-        """All exchanges and bindings."""
-        return self._broker.routing.listing()
+        """The exchanges that the principal may see, and those of their bindings whose target it may see, too."""
+        found = self._broker.routing.listing()
+        seen = {name for name, _, _ in found.exchanges if self._sees("exchange", name)}
+        return RoutingInfo(
+            [exchange for exchange in found.exchanges if exchange[0] in seen],
+            [binding for binding in found.bindings if binding[0] in seen and self._sees(*target_of(binding[1]))],
+        )
 
     def route(self, exchange: str, message: Message, routing_key: str = "") -> list[str]:
         """Where the message would go; nothing is sent."""

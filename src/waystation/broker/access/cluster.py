@@ -47,6 +47,10 @@ class ClusterAccess(Family):
         self._ask_cluster("alter")
         await self._broker.alter_settings(changes)
 
+    def check_describe(self) -> None:
+        """Raises if the principal may not look at the broker itself: for what is made of all that is in it."""
+        self._ask_cluster("describe")
+
     def check_alter(self) -> None:
         """Raises if the principal may not change the broker: for changes that are validated only, or refused."""
         self._ask_cluster("alter")

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from waystation.broker.broker import Broker
 
 
+def target_of(binding_target: str) -> tuple[Resource, str]:
+    """`queue:NAME`, `topic:NAME` or `exchange:NAME`, as permissions call it."""
+    kind, _, name = binding_target.partition(":")
+    return ("topic" if kind == "topic" else "exchange" if kind == "exchange" else "queue"), name
+
+
 class Family:
     """Made by `Access`. Each verb asks before it has any effect."""
 

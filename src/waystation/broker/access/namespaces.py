@@ -27,9 +27,8 @@ class NamespaceAccess(Family):
         return name in self._broker.namespaces
 
     def names(self) -> list[str]:
-        """In order, `/` first."""
-        self._ask("describe", "namespace", "*")
-        return self._broker.namespaces.names()
+        """Those that the principal may see, in order, `/` first."""
+        return [name for name in self._broker.namespaces.names() if self._sees("namespace", name)]
 
     def describe(self, name: str) -> Namespace:
         """NotFound names those that are nearly it."""
@@ -37,8 +36,8 @@ class NamespaceAccess(Family):
         return self._broker.namespaces.get(name)
 
     def alarms(self) -> dict[str, str]:
-        """Namespaces whose publishers have to wait, and why."""
-        self._ask("describe", "namespace", "*")
+        """Namespaces whose publishers have to wait, and why: for who may look at the broker itself."""
+        self._ask_cluster("describe")
         reasons = ((name, self._broker.resource_alarms.reason(name)) for name in self._broker.namespaces.names())
         return {name: reason for name, reason in reasons if reason is not None}
 

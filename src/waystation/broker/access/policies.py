@@ -17,9 +17,11 @@ class PolicyAccess(Family):
     __slots__ = ()
 
     def listing(self, namespace: str | None = None) -> list[Policy]:
-        """In the order of namespaces and names; None: of all namespaces."""
-        self._ask("describe", "namespace", namespace or "*")
-        return self._broker.policies.listing(namespace)
+        """In the order of namespaces and names; None: of all namespaces that the principal may see."""
+        if namespace is not None:
+            self._ask("describe", "namespace", namespace)
+            return self._broker.policies.listing(namespace)
+        return [policy for policy in self._broker.policies.listing() if self._sees("namespace", policy.namespace)]
 
     def find(self, namespace: str, name: str) -> Policy | None:
         self._ask("describe", "namespace", namespace)

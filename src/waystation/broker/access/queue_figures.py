@@ -37,11 +37,11 @@ class QueueFigureAccess(Family):
     __slots__ = ()
 
     def names(self, prefix: str = "", after: str = "") -> Iterable[str]:
-        """Queues that are not the broker's own, in order, from behind `after` on. To be gone through at once; who
-        wants turns of the loop in between takes a page, and asks for those behind its last."""
-        self._ask("describe", "queue", f"{prefix}*")
+        """Queues that the principal may see and that are not the broker's own, in order, from behind `after` on. To be
+        gone through at once; who wants turns of the loop in between takes a page, and asks for those behind its
+        last."""
         names = self._broker.queues.names(prefix, after)
-        return (name for name in names if not name.startswith(INTERNAL_PREFIX))
+        return (name for name in names if not name.startswith(INTERNAL_PREFIX) and self._sees("queue", name))
 
     def find(self, queue: str) -> QueueFigures | None:
         self._ask("describe", "queue", queue)

@@ -55,7 +55,8 @@ class ReadingAccess(Family):
         """NotFound names those that are nearly it."""
         found = self.find(topic)
         if found is None:
-            raise NotFound(f"there is no topic {topic!r}{near_matches(topic, self._broker.topics.names())}")
+            seen = (name for name in self._broker.topics.names() if self._sees("topic", name))
+            raise NotFound(f"there is no topic {topic!r}{near_matches(topic, seen)}")
         return found
 
     def describe(self, topic: str) -> TopicInfo:
@@ -64,9 +65,8 @@ class ReadingAccess(Family):
         return overview.topic_info(self._broker, topic)
 
     def matching(self, pattern: str = "#") -> list[TopicInfo]:
-        """The topics whose names match, in the order of names; not the broker's own."""
-        self._ask("describe", "topic", pattern)
-        return overview.topic_list(self._broker, pattern)
+        """The topics whose names match and that the principal may see, in the order of names; not the broker's own."""
+        return overview.topic_list(self._broker, pattern, lambda name: self._sees("topic", name))
 
     # -- messages -----------------------------------------------------------------------------------------------------
 

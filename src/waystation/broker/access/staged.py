@@ -27,8 +27,9 @@ class StagedAccess(Family):
         self._may_write(name)
         if abandon:
             self._check_prefix("abandon", abandon)
+        checked = self._checked(staged)
         transactions = self._broker.transactions
-        committed = await transactions.commit_all(name, sequence, self._checked(staged), abandon=abandon)
+        committed = await transactions.commit_all(name, sequence, checked, abandon=abandon)
         last = transactions.decided(name)
         return CommitStagedAnswer(committed, sequence if last is None else last.sequence)
 
@@ -39,8 +40,9 @@ class StagedAccess(Family):
             raise Invalid("fence: say which prefix")
         if prefix:
             self._check_prefix("prefix", prefix)
+        checked = self._checked(staged)
         transactions = self._broker.transactions
-        aborted = await transactions.abort_all(self._checked(staged))
+        aborted = await transactions.abort_all(checked)
         return aborted + (await transactions.abort_prefix(prefix, fence=fence) if prefix else 0)
 
     def position(self, name: str) -> int | None:

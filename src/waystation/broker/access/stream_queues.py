@@ -1,6 +1,7 @@
 """`StreamQueueAccess`: topics read from a chosen position on, without a group: what AMQP clients know as streams.
 
-To read one asks for the topic. Creating one is `Access.create_topic`. A family of `Access`; on the loop's thread only.
+To read one asks for the topic. Creating and deleting one is `Access`'s own. A family of `Access`; on the loop's thread
+only.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waystation.broker.access.family import Family
-from waystation.errors import NotAllowed
 from waystation.queues.feed import Deliver
 from waystation.subscriptions.tailing import OnEnd, Start, TailFeed
 
@@ -28,9 +28,9 @@ class StreamQueueAccess(Family):
         return None if found is None or found.internal else found
 
     def names(self) -> list[str]:
-        """Topics that were declared as streams, in order."""
-        self._ask("describe", "topic", "*")
-        return sorted(topic.name for topic in self._broker.topics if topic.settings.stream)
+        """Topics that were declared as streams and that the principal may see, in order."""
+        streams = (topic.name for topic in self._broker.topics if topic.settings.stream)
+        return sorted(name for name in streams if self._sees("topic", name))
 
     def read(self, topic: str, start: Start, deliver: Deliver, on_end: OnEnd) -> TailFeed:
         """A reader; it delivers when it is given credit."""
@@ -41,10 +41,3 @@ class StreamQueueAccess(Family):
         """How many read it."""
         self._ask("describe", "topic", topic)
         return self._broker.tailing.count(topic)
-
-    async def delete(self, topic: str) -> None:
-        """With all that is in it; NotAllowed where topics are not to be deleted."""
-        self._ask("delete", "topic", topic)
-        if not self._broker.settings.flag("delete.topic.enable"):
-            raise NotAllowed("delete.topic.enable is false")
-        await self._broker.topics.delete(topic)

@@ -49,13 +49,13 @@ class SubscriptionAccess(Family):
         return self._broker.subscriptions.count(topic)
 
     def counts(self) -> dict[str, int]:
-        """The topics that somebody subscribes to, and to how many each goes."""
-        self._ask("describe", "topic", "*")
-        return self._broker.subscriptions.counts()
+        """The topics that somebody subscribes to and that the principal may see, and to how many each goes."""
+        counts = self._broker.subscriptions.counts()
+        return {topic: count for topic, count in counts.items() if self._sees("topic", topic)}
 
     def total(self) -> int:
         """How many subscriptions are open."""
-        self._ask("describe", "topic", "*")
+        self._ask_cluster("describe")
         return self._broker.subscriptions.total()
 
     def _may_read(self, group: str | None, topics: Iterable[str]) -> None:

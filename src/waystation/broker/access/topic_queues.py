@@ -23,9 +23,8 @@ class TopicQueueAccess(Family):
         return self._broker.topic_queues.find(queue)
 
     def names(self, prefix: str = "") -> list[str]:
-        """In order."""
-        self._ask("describe", "queue", f"{prefix}*")
-        return self._broker.topic_queues.names(prefix)
+        """Those that the principal may see, in order."""
+        return [name for name in self._broker.topic_queues.names(prefix) if self._sees("queue", name)]
 
     def counts(self, queue: str) -> Counts:
         self._ask("describe", "queue", queue)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from waystation.broker.access.family import Family
+from waystation.errors import NotAllowed
 from waystation.groups.calls import OffsetResult, OffsetToCommit
 from waystation.topics.partition import Receipt
 from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -71,23 +72,28 @@ class TransactionAccess(Family):
 
     def producing(self, transactional_id: str | None) -> CheckProduce:
         """Asked once for a request; what is returned says of each batch whether its partition is in the transaction.
+        Who does not say whose transaction it is may not write in it, as with Kafka.
 
         The append has to follow that without an `await` between, else the transaction may have ended before it."""
-        self._ask("write", "transactional-id", transactional_id or "")
+        if transactional_id is None:
+            raise NotAllowed(
+                "a transactional batch came without a transactional id; name it in the request", "transactional-id"
+            )
+        self._ask("write", "transactional-id", transactional_id)
         return self._broker.writers.check_for(transactional_id)
 
-    def elsewhere(self, transactional_id: str | None) -> bool:
+    def elsewhere(self, transactional_id: str) -> bool:
         """Whether another broker coordinates it: then a batch has to be announced to that one (`add_producing`) before
         the first one of a transaction in each partition."""
-        self._ask("write", "transactional-id", transactional_id or "")
+        self._ask("write", "transactional-id", transactional_id)
         return self._broker.writers.elsewhere(transactional_id)
 
     async def add_producing(
-        self, transactional_id: str | None, producer: Producer, topic: str, index: int, *, joins: bool = True
+        self, transactional_id: str, producer: Producer, topic: str, index: int, *, joins: bool = True
     ) -> None:
         """A partition joins because data for it arrived (KIP-890); durable when this returns. Not `joins`: it has to be
         in the transaction, or InvalidTransactionState."""
-        self._ask_writing(transactional_id or "", {topic})
+        self._ask_writing(transactional_id, {topic})
         await self._broker.writers.join(transactional_id, producer, topic, index, joins=joins)
 
     async def add_offsets(self, transactional_id: str, producer: Producer, group_id: str) -> None:

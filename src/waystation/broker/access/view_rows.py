@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import msgspec
 
 from waystation.admin import (
+    cluster_operations,
     group_resetting,
     jobs,
     search_terms,
@@ -39,6 +40,7 @@ from waystation.admin.view_settings import Given as Given
 from waystation.admin.view_settings import SettingsOut as SettingsOut
 from waystation.admin.view_settings import SettingsQuery as SettingsQuery
 from waystation.admin.view_topics import TopicOut as TopicOut
+from waystation.broker.access.family import target_of
 from waystation.broker.access.queries import convert, unknown
 from waystation.errors import NotFound, near_matches
 from waystation.health.health import Reason as Reason
@@ -88,6 +90,27 @@ class Asks(NamedTuple):
         return getattr(query, self.field, None) or "*"
 
 
+class Listed(NamedTuple):
+    """Rows of a view's answer, each of which names what it is about: who may not see that gets the answer without the
+    row."""
+
+    field: str
+    about: Callable[[Any], tuple[tuple[Resource, str], ...]]
+    total: str = "total"
+
+
+def _named(resource: Resource, field: str) -> Callable[[Any], tuple[tuple[Resource, str], ...]]:
+    return lambda row: ((resource, getattr(row, field)),)
+
+
+def _dead_letter_target(row: view_dead_letters.DeadLetterPlace) -> tuple[tuple[Resource, str], ...]:
+    return (target_of(row.target) if row.target.startswith("topic:") else ("queue", row.target),)
+
+
+def _binding(row: view_routing.BindingView) -> tuple[tuple[Resource, str], ...]:
+    return (("exchange", row.exchange), target_of(row.target))
+
+
 LOOK = Asks("describe", "cluster")
 OPERATE = Asks("alter", "cluster")
 
@@ -100,6 +123,7 @@ class Row(Generic[Q]):
     answer: Callable[[ManagedBroker, Q], Awaitable[Any] | Any]
     shown: Any  # what it answers, as a type; None: nothing
     asks: Asks = LOOK
+    lists: tuple[Listed, ...] = ()
 
 
 AnyRow = Row[Any]
@@ -124,6 +148,7 @@ VIEWS: dict[str, AnyRow] = {
         view_dead_letters.dead_letter_places,
         view_dead_letters.DeadLetterPlaces,
         Asks("describe", "queue"),
+        (Listed("dead_letters", _dead_letter_target),),
     ),
     "dead-letter-messages": Row(
         view_dead_letters.DeadLettersQuery,
@@ -140,7 +165,13 @@ VIEWS: dict[str, AnyRow] = {
     "delayed": Row(
         view_delayed.DelayedQuery, view_delayed.delayed_view, view_delayed.DelayedList, Asks("read", "queue", "queue")
     ),
-    "groups": Row(view_groups.GroupsQuery, view_groups.groups_view, view_groups.GroupsOut, Asks("describe", "group")),
+    "groups": Row(
+        view_groups.GroupsQuery,
+        view_groups.groups_view,
+        view_groups.GroupsOut,
+        Asks("describe", "group"),
+        (Listed("groups", _named("group", "group")),),
+    ),
     "group": Row(
         view_groups.GroupQuery, view_groups.group_view, view_groups.GroupDetail, Asks("describe", "group", "group")
     ),
@@ -151,6 +182,7 @@ VIEWS: dict[str, AnyRow] = {
         view_namespaces.namespaces_page,
         view_namespaces.NamespaceList,
         Asks("describe", "namespace"),
+        (Listed("namespaces", _named("namespace", "namespace")),),
     ),
     "namespace": Row(
         view_namespaces.NamespaceQuery,
@@ -163,6 +195,7 @@ VIEWS: dict[str, AnyRow] = {
         view_namespaces.policies_page,
         view_namespaces.PolicyList,
         Asks("describe", "namespace", "namespace"),
+        (Listed("policies", _named("namespace", "namespace")),),
     ),
     "policy": Row(
         view_namespaces.PolicyQuery,
@@ -172,7 +205,13 @@ VIEWS: dict[str, AnyRow] = {
     ),
     "pipelines": Row(view_pipelines.PipelinesQuery, view_pipelines.pipelines_view, view_pipelines.PipelinesOut),
     "pipeline": Row(view_pipelines.PipelineQuery, view_pipelines.pipeline_view, view_pipelines.PipelineDetail),
-    "queues": Row(view_queues.QueuesQuery, view_queues.queues_page, view_queues.QueuePage, Asks("describe", "queue")),
+    "queues": Row(
+        view_queues.QueuesQuery,
+        view_queues.queues_page,
+        view_queues.QueuePage,
+        Asks("describe", "queue"),
+        (Listed("queues", _named("queue", "queue")),),
+    ),
     "queue": Row(
         QueueQuery,
         lambda broker, query: view_queues.queue_view(broker, query.queue),
@@ -184,19 +223,31 @@ VIEWS: dict[str, AnyRow] = {
         view_routing.exchanges_page,
         view_routing.ExchangeList,
         Asks("describe", "exchange"),
+        (Listed("exchanges", _named("exchange", "exchange")),),
     ),
     "bindings": Row(
         view_routing.BindingsQuery,
         view_routing.bindings_page,
         view_routing.BindingList,
         Asks("describe", "exchange", "exchange"),
+        (Listed("bindings", lambda row: (target_of(row.target),)),),
     ),
     "routing": Row(
-        view_routing.RoutingQuery, view_routing.routing_page, view_routing.RoutingPage, Asks("describe", "exchange")
+        view_routing.RoutingQuery,
+        view_routing.routing_page,
+        view_routing.RoutingPage,
+        Asks("describe", "exchange", "exchange"),
+        (Listed("exchanges", _named("exchange", "name"), "total_exchanges"), Listed("bindings", _binding)),
     ),
     "search": Row(search_terms.SearchQuery, searching.search, searching.SearchAnswer, Asks("read", "topic", "topic")),
     "settings": Row(view_settings.SettingsQuery, view_settings.settings_view, view_settings.SettingsOut),
-    "topics": Row(view_topics.TopicsQuery, view_topics.topics_page, view_topics.TopicList, Asks("describe", "topic")),
+    "topics": Row(
+        view_topics.TopicsQuery,
+        view_topics.topics_page,
+        view_topics.TopicList,
+        Asks("describe", "topic"),
+        (Listed("topics", _named("topic", "topic")),),
+    ),
     "topic": Row(
         TopicQuery,
         lambda broker, query: view_topics.topic_view(broker, query.topic),
@@ -234,6 +285,10 @@ ACTIONS: dict[str, AnyRow] = {
         view_topics.DeletedRecords,
         Asks("delete", "topic", "topic"),
     ),
+    "drain-node": Row(cluster_operations.DrainNode, cluster_operations.drain_node, None, OPERATE),
+    "elect-leaders": Row(cluster_operations.Elect, cluster_operations.elect, cluster_operations.ElectOut, OPERATE),
+    "reassign": Row(cluster_operations.Reassign, cluster_operations.reassign, cluster_operations.ReassignOut, OPERATE),
+    "remove-node": Row(cluster_operations.RemoveNode, cluster_operations.remove_node, None, OPERATE),
     "redrive": Row(
         RedriveQueue,
         lambda broker, query: view_dead_letters.redrive_in_background(broker, query.queue, query),

@@ -1,7 +1,8 @@
 """`ViewAccess`: what administrators look at, and what they do.
 
 A view or an action is a row of `view_rows.py`; every protocol hands its query on by name, and permissions are asked
-here, for what the row names, before the row's function is called. What is no row: what is made without waiting for
+here, for what the row names, before the row's function is called. A list that names nothing has the rows that the
+principal may see. What is no row: what is made without waiting for
 whoever watches, figures that come from everywhere, settings, connections, and health.
 
 How the broker is may be asked by anybody, since what probes it has no credentials; the reasons name things, so those
@@ -10,7 +11,7 @@ who may not look at the broker are not told them. On the loop's thread only. The
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from waystation.admin.figures import Figures
     from waystation.admin.view_overview import Overview
     from waystation.admin.view_settings import Given
+    from waystation.broker.access.view_rows import Listed
     from waystation.health.health import Health
     from waystation.health.sampling import Point
 
@@ -50,9 +52,25 @@ class ViewAccess(Family):
 
         row = find(kind, what)
         asked = query if isinstance(query, msgspec.Struct) else read(query, row.query)
-        self._ask(row.asks.operation, row.asks.resource, row.asks.name_in(asked))
+        name = row.asks.name_in(asked)
+        if name != "*" or not row.lists:
+            self._ask(row.asks.operation, row.asks.resource, name)
         answer = row.answer(self._broker, asked)
-        return await answer if isinstance(answer, Awaitable) else answer
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        return self._seen(row.lists, answer) if row.lists else answer
+
+    def _seen(self, lists: Sequence[Listed], answer: Any) -> Any:
+        """A page without what the principal may not see. If it lacks any, its totals are its own: how much there is
+        elsewhere is not for this principal."""
+        left = {
+            each.field: [row for row in getattr(answer, each.field) if all(self._sees(*one) for one in each.about(row))]
+            for each in lists
+        }
+        if all(len(rows) == len(getattr(answer, field)) for field, rows in left.items()):
+            return answer
+        totals = {each.total: len(left[each.field]) for each in lists}
+        return msgspec.structs.replace(answer, **left, **totals)
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from waystation.cli.cluster import status, up
+from waystation.cli.cluster import operations, status, up
 
 VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "up": ("start a whole cluster on this machine, to try it", up.configure_up),
     "start-node": ("bring back a node of such a cluster", up.configure_start_node),
     "status": ("show nodes and partitions", status.configure),
+    "drain": ("let other nodes lead what a node leads, before it is stopped", operations.configure_drain),
+    "remove": ("move everything away from a node, and forget it once it has stopped", operations.configure_remove),
+    "reassign": ("move replicas to other nodes, or change how many there are", operations.configure_reassign),
+    "elect": ("make preferred replicas leaders; or, by name, one that is not in sync", operations.configure_elect),
 }
 
 

@@ -73,9 +73,9 @@ class FolderProcess:
         finally:
             os.close(lock)
 
-    def exit_code(self) -> int | None:
-        """As Popen has it, if it was started here and has ended."""
-        return None if self._child is None else self._child.poll()
+    def exit_code(self, pid: int) -> int | None:
+        """As Popen has it, if this process was started here and has ended."""
+        return None if self._child is None or self._child.pid != pid else self._child.poll()
 
     def signal(self, number: signal.Signals) -> None:
         pid = self.pid()

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from waystation.cli.arguments import add_server
-from waystation.cli.native import CLIENT_NAME, LARGEST_PAGE, all_of, open_client
+from waystation.cli.native import CLIENT_NAME, all_of, open_client
 from waystation.cli.output import Cell, bold, note, print_json, print_table, spell_count
 from waystation.errors import WaystationError
 
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         cluster = mq.view("cluster")
-        query = {"topic": arguments.topic, "which": arguments.which, "limit": LARGEST_PAGE}
+        query = {"topic": arguments.topic, "which": arguments.which}
         partitions: list[Partition] = all_of(mq, "partitions", **query)
     query["which"] = "all"  # of a leader: what is under-replicated here need not be so there
     leaders = {one["leader"] for one in partitions} - {cluster["node"], None}

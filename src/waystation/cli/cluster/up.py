@@ -140,7 +140,7 @@ def _look_after(trial: Trial, ready_file: Path | None, ready: Ready, stopping: t
         now = {node.id: node.process.pid() for node in trial.nodes}
         for node in trial.nodes:
             if now[node.id] != known[node.id]:
-                _tell(node, now[node.id], trial)
+                _tell(node, known[node.id], now[node.id], trial)
         if now != known and ready_file is not None:
             nodes = [msgspec.structs.replace(node, pid=now[node.id]) for node in ready.nodes]
             write_whole(ready_file, msgspec.json.encode(Ready(ready.etcd, nodes)))
@@ -151,11 +151,11 @@ def _look_after(trial: Trial, ready_file: Path | None, ready: Ready, stopping: t
         etcd_was_there = etcd_is_there
 
 
-def _tell(node: TrialNode, pid: int | None, trial: Trial) -> None:
+def _tell(node: TrialNode, before: int | None, pid: int | None, trial: Trial) -> None:
     if pid is not None:
         note(f"node {node.id} is process {pid} now")
         return
-    code = node.process.exit_code()
+    code = None if before is None else node.process.exit_code(before)
     how = "" if code is None else f" (exit code {code})"
     note(
         f"node {node.id} has ended{how}, and {node.process.log} may say why;"

@@ -17,7 +17,7 @@ from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
 from waystation.client.aio.subscription import Subscribing
 from waystation.client.aio.transaction import Transaction
-from waystation.client.core import Core
+from waystation.client.core import GIVE_UP_S, Core
 from waystation.client.feeding import Held
 from waystation.client.forks import tell_after_fork
 from waystation.client.holding import Holder
@@ -29,6 +29,7 @@ from waystation.client.results import Published
 from waystation.client.subscribing import (
     ConsumeOptions,
     SubscribeOptions,
+    check_concurrency,
     consume_wanted,
     responder_queue,
     split_on,
@@ -36,6 +37,7 @@ from waystation.client.subscribing import (
 )
 from waystation.client.transacting import Tx, WorkerIds
 from waystation.client.values import MessageOptions, OrderedOptions, Seconds, milliseconds, ordered, with_id
+from waystation.errors import Invalid
 from waystation.message import Message as Outgoing
 from waystation.protocol import Publish, QueueInfo, RoutingInfo, StagedTransaction, TopicInfo
 
@@ -69,6 +71,7 @@ class Client:
         """
         if self.closed:
             return
+        await self._handlers.settle(GIVE_UP_S)  # asyncio only
         for handler in self._handlers.all():
             await self.off(handler, timeout)
         self._bridge.over.set()
@@ -184,6 +187,8 @@ class Client:
         wanted = chosen(guarantee, self._core.guarantee)
         acks = acks or ("none" if wanted == "at-most-once" else "durable")
         once = wanted == "exactly-once"
+        if once and acks == "none":
+            raise Invalid("acks: exactly-once needs the broker's answer; leave acks out, or publish at-most-once")
         return Publish(messages=[], topic=topic, partition=partition, acks=acks, once=once), wanted
 
     async def _publish(
@@ -277,6 +282,7 @@ class Client:
         the message is acked: `async def work(message, tx)`. Options are those of `subscribe` or `Queue.consume`.
         """
         split_on(patterns, queue)
+        check_concurrency(concurrency)
         if patterns is not None:
             wanted = subscribe_wanted(patterns, cast(SubscribeOptions, options), self._core.guarantee)
         else:
@@ -312,6 +318,7 @@ class Client:
         Requests wait in a queue of that name, so several responders share them. A function that raises fails the
         request: who asked gets RequestFailed with the error's text.
         """
+        check_concurrency(concurrency)
 
         def register(handler: F) -> F:
             wanted = consume_wanted(name, options, "at-least-once")
@@ -393,7 +400,7 @@ class Client:
     ) -> Exchange:
         """An exchange, made if it is not there: direct, fanout, topic, headers, filter, x-consistent-hash, …"""
         await admin.declare_exchange(self._core, name, kind, alternate, passive=passive, arguments=arguments)
-        return Exchange(self, name)
+        return Exchange(self, name, None if passive else kind)
 
     async def routing(self) -> RoutingInfo:
         """All exchanges and bindings."""

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 class Exchange:
     """Made by `Client.exchange`."""
 
-    def __init__(self, client: Client, name: str) -> None:
+    def __init__(self, client: Client, name: str, kind: str | None = None) -> None:
         self.name = name
+        self._kind = kind
+        """None: it was there before, of whatever kind."""
         self._client = client
         self._core = client._core
         self._bridge = client._bridge
@@ -42,6 +44,7 @@ class Exchange:
         `key` is the routing key, or a pattern of a topic exchange; `headers` (all or any of them) is for headers
         exchanges, `filter` for filter exchanges.
         """
+        admin.check_conditions(self.name, self._kind, headers, filter)
         arguments = admin.binding_arguments(headers, match, filter)
         await admin.bind(self._core, self.name, _target(target), key, arguments)
 

@@ -61,6 +61,14 @@ class Handlers:
         if self._refused:
             raise self._refused.pop(0)
 
+    async def settle(self, wait_s: float) -> None:
+        """None is being opened any more when this returns: those that need longer are given up."""
+        if self._starting:
+            _, late = await asyncio.wait(self._starting, timeout=wait_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
     async def remove(self, handler: Callable[..., Any], timeout: float | None) -> None:
         await asyncio.gather(*self._starting, return_exceptions=True)
         for subscription in self._started.pop(handler, []):

@@ -11,7 +11,7 @@ from waystation.client.aio.bridge import gathered
 from waystation.client.connection import Ignored
 from waystation.client.holding import Say, Verdict
 from waystation.client.payloads import Value
-from waystation.client.received import Received, error_text, judged, reply_command
+from waystation.client.received import Received, judged, reason, reply_command
 from waystation.client.values import MessageOptions, Seconds, make_message, milliseconds
 
 
@@ -34,7 +34,7 @@ class Message(Received):
 
     async def reject(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
         """It failed: tried again as the queue's retry policy says, until it is dead. `error` is kept with it."""
-        text = error_text(error) if isinstance(error, BaseException) else error
+        text = reason(error)
         if self._judge("reject"):
             await self._say("reject", error=text, wait=wait)
 
@@ -44,10 +44,11 @@ class Message(Received):
         if self._judge("release"):
             await self._say("release", delay_ms=delay_ms, wait=wait)
 
-    async def kill(self, error: str | None = None, *, wait: bool = True) -> None:
+    async def kill(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
         """Dead at once: to the dead letters, without another try."""
+        text = reason(error)
         if self._judge("kill"):
-            await self._say("kill", error=error, wait=wait)
+            await self._say("kill", error=text, wait=wait)
 
     async def touch(self, seconds: Seconds | None = None) -> None:
         """More time before it counts as abandoned: the queue's hold time anew, or `seconds` from now."""
@@ -94,10 +95,11 @@ class Message(Received):
             await self.release(wait=False)  # cancelled, or Ctrl-C: no fault of the message
 
 
-async def settle_many(messages: Iterable[Message], verdict: Verdict, error: str | None = None) -> None:
+async def settle_many(messages: Iterable[Message], verdict: Verdict, error: str | BaseException | None = None) -> None:
     """A verdict on many messages, in as few frames as can be; returns when all of it is durable."""
+    text = reason(error)
     waiters: list[asyncio.Future[None]] = []
     for (holder, deliveries), tags in judged(messages, verdict).items():
         waiters.append(asyncio.Future())
-        holder.say(Say(tags, verdict, None, error, waiters[-1], deliveries))
+        holder.say(Say(tags, verdict, None, text, waiters[-1], deliveries))
     await gathered(waiters)

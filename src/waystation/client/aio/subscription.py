@@ -130,7 +130,7 @@ class Subscription:
         """Acks many at once; returns when it is durable."""
         await settle_many(messages, "ack")
 
-    async def reject_many(self, messages: Iterable[Message], error: str | None = None) -> None:
+    async def reject_many(self, messages: Iterable[Message], error: str | BaseException | None = None) -> None:
         await settle_many(messages, "reject", error)
 
     # -- handlers ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from waystation.client.aio.bridge import Bridge
 from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
 from waystation.client.payloads import Value
-from waystation.client.results import Stored
+from waystation.client.results import Published, Stored
 from waystation.client.transacting import Offset, Tx
 from waystation.client.values import MessageOptions
 from waystation.errors import WaystationError
@@ -36,12 +36,14 @@ class Transaction:
 
     async def publish(
         self, topic: str, value: Value, *, partition: int | None = None, **options: Unpack[MessageOptions]
-    ) -> None:
-        """To a topic; readers of committed messages see it after the commit."""
-        await self._tx.publish(topic, [self._tx.core.message(value, options)], partition)
+    ) -> Published:
+        """To a topic; readers of committed messages see it after the commit. The answer's `duplicates` is not empty if
+        the topic has its `id` already: then nothing is published."""
+        return await self._tx.publish(topic, [self._tx.core.message(value, options)], partition)
 
-    async def publish_many(self, topic: str, values: Iterable[Value], **options: Unpack[MessageOptions]) -> None:
-        await self._tx.publish(topic, list(self._tx.core.messages(values, options)))
+    async def publish_many(self, topic: str, values: Iterable[Value], **options: Unpack[MessageOptions]) -> Published:
+        """Many to a topic; the answer's `duplicates` were left out, since the topic has their ids already."""
+        return await self._tx.publish(topic, list(self._tx.core.messages(values, options)))
 
     async def put(self, queue: str | Queue, value: Value, **options: Unpack[MessageOptions]) -> None:
         """Into a queue. AlreadyExists for an `id` that was used within its deduplication window, and nothing is put;

@@ -22,6 +22,7 @@ from waystation.client.results import Published
 from waystation.client.subscribing import (
     ConsumeOptions,
     SubscribeOptions,
+    check_concurrency,
     consume_wanted,
     responder_queue,
     split_on,
@@ -37,6 +38,7 @@ from waystation.client.sync.subscription import Subscription
 from waystation.client.sync.transaction import Transaction
 from waystation.client.transacting import Tx, WorkerIds
 from waystation.client.values import MessageOptions, OrderedOptions, Seconds, milliseconds, ordered, with_id
+from waystation.errors import Invalid
 from waystation.message import Message as Outgoing
 from waystation.protocol import Publish, QueueInfo, RoutingInfo, StagedTransaction, TopicInfo
 
@@ -180,6 +182,8 @@ class Client:
         wanted = chosen(guarantee, self._core.guarantee)
         acks = acks or ("none" if wanted == "at-most-once" else "durable")
         once = wanted == "exactly-once"
+        if once and acks == "none":
+            raise Invalid("acks: exactly-once needs the broker's answer; leave acks out, or publish at-most-once")
         return Publish(messages=[], topic=topic, partition=partition, acks=acks, once=once), wanted
 
     def _publish(self, shape: Publish, messages: Iterable[Outgoing], guarantee: Guarantee | None = None) -> Published:
@@ -272,6 +276,7 @@ class Client:
         the message is acked: `def work(message, tx)`. Options are those of `subscribe` or `Queue.consume`.
         """
         split_on(patterns, queue)
+        check_concurrency(concurrency)
         if patterns is not None:
             wanted = subscribe_wanted(patterns, cast(SubscribeOptions, options), self._core.guarantee)
         else:
@@ -306,6 +311,7 @@ class Client:
         Requests wait in a queue of that name, so several responders share them. A function that raises fails the
         request: who asked gets RequestFailed with the error's text.
         """
+        check_concurrency(concurrency)
 
         def register(handler: F) -> F:
             wanted = consume_wanted(name, options, "at-least-once")
@@ -386,7 +392,7 @@ class Client:
         self._bridge.run(
             admin.declare_exchange(self._core, name, kind, alternate, passive=passive, arguments=arguments)
         )
-        return Exchange(self, name)
+        return Exchange(self, name, None if passive else kind)
 
     def routing(self) -> RoutingInfo:
         """All exchanges and bindings."""

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from waystation.client.connection import Ignored
 from waystation.client.holding import Say, Verdict
 from waystation.client.payloads import Value
-from waystation.client.received import Received, error_text, judged, reply_command
+from waystation.client.received import Received, judged, reason, reply_command
 from waystation.client.sync.bridge import gathered
 from waystation.client.values import MessageOptions, Seconds, make_message, milliseconds
 
@@ -35,7 +35,7 @@ class Message(Received):
 
     def reject(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
         """It failed: tried again as the queue's retry policy says, until it is dead. `error` is kept with it."""
-        text = error_text(error) if isinstance(error, BaseException) else error
+        text = reason(error)
         if self._judge("reject"):
             self._say("reject", error=text, wait=wait)
 
@@ -45,10 +45,11 @@ class Message(Received):
         if self._judge("release"):
             self._say("release", delay_ms=delay_ms, wait=wait)
 
-    def kill(self, error: str | None = None, *, wait: bool = True) -> None:
+    def kill(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
         """Dead at once: to the dead letters, without another try."""
+        text = reason(error)
         if self._judge("kill"):
-            self._say("kill", error=error, wait=wait)
+            self._say("kill", error=text, wait=wait)
 
     def touch(self, seconds: Seconds | None = None) -> None:
         """More time before it counts as abandoned: the queue's hold time anew, or `seconds` from now."""
@@ -93,10 +94,11 @@ class Message(Received):
             self.release(wait=False)  # cancelled, or Ctrl-C: no fault of the message
 
 
-def settle_many(messages: Iterable[Message], verdict: Verdict, error: str | None = None) -> None:
+def settle_many(messages: Iterable[Message], verdict: Verdict, error: str | BaseException | None = None) -> None:
     """A verdict on many messages, in as few frames as can be; returns when all of it is durable."""
+    text = reason(error)
     waiters: list[Future[None]] = []
     for (holder, deliveries), tags in judged(messages, verdict).items():
         waiters.append(Future())
-        holder.say(Say(tags, verdict, None, error, waiters[-1], deliveries))
+        holder.say(Say(tags, verdict, None, text, waiters[-1], deliveries))
     gathered(waiters)

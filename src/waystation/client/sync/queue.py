@@ -123,7 +123,7 @@ class Queue:
         """Acks many at once; returns when it is durable."""
         settle_many(messages, "ack")
 
-    def reject_many(self, messages: Iterable[Message], error: str | None = None) -> None:
+    def reject_many(self, messages: Iterable[Message], error: str | BaseException | None = None) -> None:
         settle_many(messages, "reject", error)
 
     # -- looking and keeping order -------------------------------------------------------------------------------------

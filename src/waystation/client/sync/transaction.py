@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Unpack
 
 from waystation.client.payloads import Value
-from waystation.client.results import Stored
+from waystation.client.results import Published, Stored
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.message import Message
 from waystation.client.sync.queue import Queue
@@ -38,12 +38,14 @@ class Transaction:
 
     def publish(
         self, topic: str, value: Value, *, partition: int | None = None, **options: Unpack[MessageOptions]
-    ) -> None:
-        """To a topic; readers of committed messages see it after the commit."""
-        self._bridge.run(self._tx.publish(topic, [self._tx.core.message(value, options)], partition))
+    ) -> Published:
+        """To a topic; readers of committed messages see it after the commit. The answer's `duplicates` is not empty if
+        the topic has its `id` already: then nothing is published."""
+        return self._bridge.run(self._tx.publish(topic, [self._tx.core.message(value, options)], partition))
 
-    def publish_many(self, topic: str, values: Iterable[Value], **options: Unpack[MessageOptions]) -> None:
-        self._bridge.run(self._tx.publish(topic, list(self._tx.core.messages(values, options))))
+    def publish_many(self, topic: str, values: Iterable[Value], **options: Unpack[MessageOptions]) -> Published:
+        """Many to a topic; the answer's `duplicates` were left out, since the topic has their ids already."""
+        return self._bridge.run(self._tx.publish(topic, list(self._tx.core.messages(values, options))))
 
     def put(self, queue: str | Queue, value: Value, **options: Unpack[MessageOptions]) -> None:
         """Into a queue. AlreadyExists for an `id` that was used within its deduplication window, and nothing is put;

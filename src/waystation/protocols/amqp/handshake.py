@@ -1,6 +1,6 @@
 """The beginning of a connection: start, the client's credentials, tune, open.
 
-While authentication is off there is one user, `guest`, with the password that RabbitMQ gives it. The door listens on
+While authentication is off there is one user, `guest`, with the password that RabbitMQ gives it. The listener is on
 this machine only, unless the broker was told that the network keeps others out. EXTERNAL means that the transport knows
 who it is, which on a loopback socket is somebody on this machine: guest.
 """

@@ -1,8 +1,8 @@
 """Memory for what clients have sent and the broker cannot store yet: publishes of open transactions.
 
-Nothing slows such a client down by itself: what it sends is of no use before the commit. So all connections of the door
-share one room, of which a connection may take a part. Who wants more loses the channel that
-asked, and with it what that channel had taken.
+Nothing slows such a client down by itself: what it sends is of no use before the commit. So all connections of the
+listener share one room, of which a connection may take a part. Who wants more loses the channel that asked, and with
+it what that channel had taken.
 
 Invariant: `Room.used` is the sum of what its shares have; a share that has ended has nothing. Loop's thread only.
 """
@@ -21,7 +21,7 @@ PART = 4
 
 
 class Room:
-    """One per door. `limit` says how many bytes all connections may take, `largest` how large one message may be."""
+    """One per listener. `limit` says how many bytes all connections may take, `largest` how large a message may be."""
 
     __slots__ = ("_limit", "largest", "used")
 

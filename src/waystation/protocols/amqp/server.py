@@ -1,7 +1,7 @@
-"""The AMQP door: a listening socket and the connections behind it.
+"""The AMQP listener: a listening socket and the connections behind it.
 
 Everything but the socket is loaded when the first client comes: a broker that nobody speaks AMQP to starts as fast and
-stays as small as one without this door.
+stays as small as one without this listener.
 """
 
 from __future__ import annotations

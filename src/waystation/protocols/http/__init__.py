@@ -1,1 +1,1 @@
-"""The HTTP door: REST, WebSocket and server-sent events over the same few calls of the broker as every other door."""
+"""HTTP: REST, WebSocket and server-sent events over the same calls of the broker as every other protocol."""

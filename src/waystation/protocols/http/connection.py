@@ -44,7 +44,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpConnection(asyncio.Protocol):
-    """Made by the door for each client. It is the `Wire` of whatever takes it over, and the `Peer` of calls."""
+    """Made by the listener for each client. It is the `Wire` of whatever takes it over, and the `Peer` of calls."""
 
     def __init__(self, door: HttpListener) -> None:
         self._listener = door
@@ -167,7 +167,7 @@ class HttpConnection(asyncio.Protocol):
         if self._task is not None and self._waits:
             self._task.cancel()
 
-    # -- what the door calls -------------------------------------------------------------------------------------------
+    # -- what the listener calls --------------------------------------------------------------------------------------
 
     def tick(self, now_s: float, idle_s: float) -> None:
         """Every few seconds: closes a client that is idle for too long, or too slow to send a request."""

@@ -42,7 +42,7 @@ HEADERS = {
 
 
 class DashboardFiles:
-    """One per door: the files that were asked for, and their tags."""
+    """One per listener: the files that were asked for, and their tags."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[bytes, str]] = {}

@@ -1,7 +1,7 @@
 """Where requests become calls of the broker: finds the route, reads what it needs, calls its handler, says what came.
 
-One per door. It has what handlers share: the broker, the holds of clients without a connection of their own, and the
-calls under way, which end before the broker does.
+One per listener. It has what handlers share: the broker, the holds of clients without a connection of their own, and
+the calls under way, which end before the broker does.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _FORM_TYPES = ("", "text/plain", "application/x-www-form-urlencoded", "multipart
 
 
 class Guard:
-    """One per door."""
+    """One per listener."""
 
     def __init__(self, host: str) -> None:
         self._own = host.lower()

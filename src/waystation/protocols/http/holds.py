@@ -1,7 +1,7 @@
 """Ack ids: who holds what, for clients that have no connection of their own.
 
-A holder is a feed of the heart with the messages that were given out from it. An ack id names the life of the door, the
-holder, the message and the very delivery; so an id of a hold that expired, was settled, was given to somebody else
+A holder is a feed of the heart with the messages that were given out from it. An ack id names the life of the listener,
+the holder, the message and the very delivery; so an id of a hold that expired, was settled, was given to somebody else
 since or belongs to an earlier life of the broker is told apart, and nothing is done with it.
 
 What a holder remembers is bounded: what was not settled long after its hold must have ended is forgotten. Times are of
@@ -23,7 +23,7 @@ from waystation.observe.meters import ProtocolMeter
 FORGET_AFTER_MS = 60_000
 """Beyond twice the hold: a hold is renewed by `touch`, and a clock is not exact."""
 
-_ID = struct.Struct(">IIQQ")  # life of the door, holder, delivery, tag: 24 bytes, 32 characters
+_ID = struct.Struct(">IIQQ")  # life of the listener, holder, delivery, tag: 24 bytes, 32 characters
 
 
 class _Given(NamedTuple):
@@ -32,7 +32,7 @@ class _Given(NamedTuple):
 
 
 class Holder:
-    """A feed, and what the door gave out of it. `place`: `queue:NAME` or `subscription:NAME`."""
+    """A feed, and what was given out of it. `place`: `queue:NAME` or `subscription:NAME`."""
 
     __slots__ = ("feed", "given", "hold_ms", "number", "place", "users")
 
@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 
 
 class Holds:
-    """All holders of a door. `life`: a number that no other life of the door has (most likely)."""
+    """All holders of a listener. `life`: a number that no other life of the listener has (most likely)."""
 
     def __init__(self, life: int, meter: ProtocolMeter | None = None) -> None:
         self._life = life

@@ -25,7 +25,7 @@ EVERY_S = 2.0
 
 
 class LiveView:
-    """One per door."""
+    """One per listener."""
 
     def __init__(self, views: ViewAccess) -> None:
         self._views = views

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of the door, made from the same rows that answer requests."""
+"""The OpenAPI 3.1 document of HTTP's routes, made from the same rows that answer requests."""
 
 from __future__ import annotations
 

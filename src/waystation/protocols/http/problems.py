@@ -1,7 +1,7 @@
 """Errors as HTTP says them: application/problem+json (RFC 9457), each class of error mapped once, here.
 
 `error` is the class's name, the same word that the native protocol uses; `field` is the field of the request that an
-`Invalid` speaks of, where it names one. Everything in this door that answers an error comes through here.
+`Invalid` speaks of, where it names one. Everything in this protocol that answers an error comes through here.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def problem_of_status(status: int, detail: str) -> Problem:
 
 
 def _vocabulary(error: WaystationError) -> str:
-    """The class that all doors share, in words: `UnknownTopic` is a `NotFound`."""
+    """The class that all protocols share, in words: `UnknownTopic` is a `NotFound`."""
     for kind in type(error).__mro__:
         if kind in STATUS:
             return re.sub(r"(?<!^)(?=[A-Z])", " ", kind.__name__).capitalize()

@@ -22,7 +22,7 @@ class _Node:
 
 
 class Router:
-    """All routes of the door."""
+    """All routes of HTTP."""
 
     def __init__(self, routes: Iterable[AnyRoute]) -> None:
         self._root = _Node()

@@ -1,4 +1,4 @@
-"""All routes of the door, in the order of the OpenAPI document."""
+"""All routes of HTTP, in the order of the OpenAPI document."""
 
 from __future__ import annotations
 

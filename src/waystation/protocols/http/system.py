@@ -57,7 +57,7 @@ async def healthy(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 
 async def ready(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    """The door opens when all is recovered, so being asked is being ready, but for a disk that refuses."""
+    """The listener opens when all is recovered, so being asked is being ready, but for a disk that refuses."""
     views, told = desk.access.views, _may_know(desk, call)
     readiness = views.readiness()
     if readiness.status != "ok":

@@ -29,7 +29,7 @@ ANSWER_BYTES = 8 * 1024 * 1024
 
 
 class Takers:
-    """One per door."""
+    """One per listener."""
 
     def __init__(self, access: Access, clock: Clock, holds: Holds) -> None:
         self._access = access

@@ -144,6 +144,24 @@ ROUTES: tuple[AnyRoute, ...] = (
         tag="cluster",
         description="Offsets are those of the replicas that the node has that answers.",
     ),
+    _act(
+        "POST",
+        "/v1/cluster/reassign",
+        "reassign",
+        "Move replicas to other nodes, or cancel that",
+        tag="cluster",
+        description="It begins; `/v1/cluster/partitions?which=moving` shows what is not done yet.",
+    ),
+    _act("POST", "/v1/cluster/elect", "elect-leaders", "Make preferred replicas leaders", tag="cluster"),
+    _act(
+        "POST",
+        "/v1/cluster/nodes/{node}/drain",
+        "drain-node",
+        "Have the node hand over what it leads",
+        tag="cluster",
+        description="Ask the node itself.",
+    ),
+    _act("DELETE", "/v1/cluster/nodes/{node}", "remove-node", "Remove a node that has stopped", tag="cluster"),
     # -- jobs ---------------------------------------------------------------------------------------------------------
     _view(
         "/v1/jobs",

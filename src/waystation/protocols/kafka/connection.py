@@ -64,7 +64,7 @@ class Slot:
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """Made by the door for each client."""
+    """Made by the listener for each client."""
 
     def __init__(self, door: KafkaListener, gone: Callable[[], None]) -> None:
         self._listener = door

@@ -1,4 +1,4 @@
-"""KIP-848 groups through the Kafka door: ConsumerGroupHeartbeat and ConsumerGroupDescribe.
+"""KIP-848 groups through the Kafka protocol: ConsumerGroupHeartbeat and ConsumerGroupDescribe.
 
 Translation only: the rules live in `waystation.groups`.
 """

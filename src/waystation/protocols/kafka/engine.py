@@ -40,6 +40,20 @@ class Request(NamedTuple):
         return client_id, self.frame[reader.position :]
 
 
+_OTHER_PROTOCOLS = {
+    **dict.fromkeys((b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"PATC", b"OPTI"), "HTTP"),
+    b"AMQP": "AMQP",
+}
+
+
+def _other_protocol(first: bytes) -> str:
+    """What a client speaks that came to the wrong port, by its first bytes, which would be the size of a request."""
+    if first[:2] == b"\x16\x03":
+        return "the client speaks TLS; this listener does not: have it connect with security.protocol=PLAINTEXT"
+    name = _OTHER_PROTOCOLS.get(first)
+    return f"the client speaks {name}, not Kafka's protocol: have it connect to the {name} listener" if name else ""
+
+
 class Engine:
     """One connection's."""
 
@@ -93,7 +107,10 @@ class Engine:
             return None
         size = self._frame_size()
         if not 8 <= size <= self._max_request:
-            raise Malformed(f"a request of {size} bytes; 8 to {self._max_request} are taken (socket.request.max.bytes)")
+            raise Malformed(
+                _other_protocol(bytes(self._buffer[self._start : self._start + 4]))
+                or f"a request of {size} bytes; 8 to {self._max_request} are taken (socket.request.max.bytes)"
+            )
         if unread < 4 + size:
             self.awaited = 4 + size
             return None

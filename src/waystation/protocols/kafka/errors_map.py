@@ -44,6 +44,14 @@ _BY_CLASS: dict[type[BaseException], ErrorCode] = {
     errors.UnknownLeaderEpoch: ErrorCode.unknown_leader_epoch,
 }
 
+NOT_AUTHORIZED: dict[str, ErrorCode] = {
+    "topic": ErrorCode.topic_authorization_failed,
+    "group": ErrorCode.group_authorization_failed,
+    "transactional-id": ErrorCode.transactional_id_authorization_failed,
+    "cluster": ErrorCode.cluster_authorization_failed,
+}
+"""Of who has no permission, by the kind of resource; what Kafka does not know is the cluster's."""
+
 
 def code_of(error: BaseException | None) -> ErrorCode:
     """The Kafka code for an error: what its class says itself, else the nearest class in the table."""
@@ -52,6 +60,8 @@ def code_of(error: BaseException | None) -> ErrorCode:
     named = getattr(error, "kafka_code", None)
     if named is not None:
         return ErrorCode[str(named).lower()]
+    if isinstance(error, errors.NotAllowed) and error.resource in NOT_AUTHORIZED:
+        return NOT_AUTHORIZED[error.resource]
     for cls in type(error).__mro__:
         code = _BY_CLASS.get(cls)
         if code is not None:

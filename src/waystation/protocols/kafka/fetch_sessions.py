@@ -69,7 +69,7 @@ class FetchSession:
 
 
 class Sessions:
-    """All sessions of a door; the one not used for longest goes first."""
+    """All sessions of a listener; the one not used for longest goes first."""
 
     def __init__(self, random: Random) -> None:
         self._random = random

@@ -1,4 +1,4 @@
-"""Classic groups through the Kafka door: FindCoordinator, Join, Sync, Heartbeat, Leave, Describe, List, Delete.
+"""Classic groups through the Kafka protocol: FindCoordinator, Join, Sync, Heartbeat, Leave, Describe, List, Delete.
 
 Translation only: the rules live in `waystation.groups`. All handlers are coroutines, so that requests of a connection
 are begun in the order they came, and a join or sync that is held is cancelled when its connection goes away.

@@ -1,4 +1,4 @@
-"""Committed offsets through the Kafka door: OffsetCommit, OffsetFetch, OffsetDelete.
+"""Committed offsets through the Kafka protocol: OffsetCommit, OffsetFetch, OffsetDelete.
 
 Topics are named up to version 9 and have ids from version 10; here both become names, and answers speak as the question
 did. Translation only: the rules live in `waystation.groups`.

@@ -70,21 +70,22 @@ def _proceed(
     access: Access, request: ProduceRequest, data: memoryview | None, answer: Answer
 ) -> Awaitable[None] | None:
     """`data`: what the request was read from, and may be written over; None: it is the request's own."""
-    if request.transactional_id is not None and _may_have_to_join(access, request):
+    transactional_id = request.transactional_id
+    if transactional_id is not None and _may_have_to_join(access, request, transactional_id):
         missing = _outside_transaction(access, request)
         if missing:
             own = request if data is None else _copy(request, data)
-            return _join_and_append(access, own, missing, answer)
+            return _join_and_append(access, own, transactional_id, missing, answer)
     _append_all(access, request, answer)
     return None
 
 
-def _may_have_to_join(access: Access, request: ProduceRequest) -> bool:
+def _may_have_to_join(access: Access, request: ProduceRequest, transactional_id: str) -> bool:
     """Whether batches may have to be announced to the coordinator: they join by that, or it is another broker."""
     if request.version >= produce_codec.IMPLICIT_TRANSACTION:
         return True
     try:
-        return access.transactions.elsewhere(request.transactional_id)
+        return access.transactions.elsewhere(transactional_id)
     except WaystationError:
         return True  # it is met again, and answered, when the coordinator is asked
 
@@ -165,12 +166,16 @@ def _may_produce(access: Access, request: ProduceRequest) -> CheckProduce:
 
 
 async def _join_and_append(
-    access: Access, request: ProduceRequest, missing: list[tuple[Producer, str, int]], answer: Answer
+    access: Access,
+    request: ProduceRequest,
+    transactional_id: str,
+    missing: list[tuple[Producer, str, int]],
+    answer: Answer,
 ) -> None:
     for producer, topic, index in missing:
         try:
             joins = request.version >= produce_codec.IMPLICIT_TRANSACTION
-            await access.transactions.add_producing(request.transactional_id, producer, topic, index, joins=joins)
+            await access.transactions.add_producing(transactional_id, producer, topic, index, joins=joins)
         except WaystationError as error:
             code = _code(access, error)
             results = [_refused(part, code, str(error)) for part in request.partitions]

@@ -1,4 +1,4 @@
-"""The Kafka door: what the connections of Kafka clients share. Their socket is the front's (`protocols/front.py`)."""
+"""The Kafka listener: what connections of Kafka clients share. Their socket is the front's (`protocols/front.py`)."""
 
 from __future__ import annotations
 

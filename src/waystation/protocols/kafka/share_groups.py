@@ -1,4 +1,4 @@
-"""Share groups through the Kafka door (KIP-932): ShareGroupHeartbeat and ShareGroupDescribe.
+"""Share groups through the Kafka protocol (KIP-932): ShareGroupHeartbeat and ShareGroupDescribe.
 
 Translation only: the rules live in `waystation.groups` and `share/share_groups.py`.
 """

@@ -1,4 +1,4 @@
-"""How far share groups have come, through the Kafka door: Describe, Alter and DeleteShareGroupOffsets.
+"""How far share groups have come, through the Kafka protocol: Describe, Alter and DeleteShareGroupOffsets.
 
 Translation only: the rules live in `share/admin.py`.
 """

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from waystation.broker.access.types import WantedReplicas
 from waystation.errors import (
+    DeletionDisabled,
     Invalid,
     InvalidReplicaAssignment,
     InvalidSetting,
@@ -35,12 +36,6 @@ NO_LOW_WATERMARK = -1
 
 MOVES_AT_ONCE = 16
 """Of DeleteRecords: enough to keep the disk busy, few enough that a request of millions costs no memory."""
-
-
-class DeletionDisabled(NotAllowed):
-    """The broker's `delete.topic.enable` is off."""
-
-    kafka_code: ClassVar[str | None] = "TOPIC_DELETION_DISABLED"
 
 
 class NotForCompacted(NotAllowed):
@@ -189,8 +184,6 @@ async def _delete(call: Call, name: str | None, topic_id: Any, repeated: bool) -
 
 
 def _to_delete(call: Call, name: str | None, topic_id: Any) -> Topic:
-    if not call.broker.settings.flag("delete.topic.enable"):
-        raise DeletionDisabled("topics cannot be deleted: the broker's setting delete.topic.enable is false")
     if (name is None) == (topic_id is None):
         raise Invalid("a topic is deleted by its name or by its id: give one of them")
     topic = call.access.topics.get(topic_id if name is None else name)

@@ -1,4 +1,4 @@
-"""Transactions through the Kafka door: producer ids, partitions and offsets that join, the end, and what operators ask.
+"""Transactions through Kafka: producer ids, partitions and offsets that join, the end, and what operators ask.
 
 Translation only: the rules live in `waystation.transactions`. Old versions do not know some of the newer error codes;
 `_code` gives them the one that they do know. A disk that refuses is told as COORDINATOR_NOT_AVAILABLE, as Kafka does:

@@ -54,6 +54,7 @@ T = TypeVar("T")
 
 
 async def export(api: Management, call: ApiCall) -> Reply:
+    api.access.cluster.check_describe()  # an export that silently lacks something is no backup
     vhosts = api.access.namespaces.names()
     head = {
         "rabbit_version": RABBITMQ_VERSION,

@@ -22,6 +22,7 @@ def _exchange_types() -> list[Shown]:
 
 async def overview(api: Management, call: ApiCall) -> Shown:
     node, access = api.node, api.access
+    access.cluster.check_describe()
     total = await api.totals.all()
     channels = sum(len(one.info().channels) for one in node.connections if one.door == "amqp")
     shown: Shown = {

@@ -1,1 +1,1 @@
-"""The native door: one command set (`waystation.protocol`) as msgpack frames and as JSON lines, on the Kafka port."""
+"""The native protocol: one command set (`waystation.protocol`) as msgpack frames and as JSON lines, on Kafka's port."""

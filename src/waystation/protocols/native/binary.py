@@ -46,7 +46,7 @@ OTHERS_AT_ONCE = 32
 
 
 class BinaryTalk:
-    """Made by the door for each msgpack connection."""
+    """Made by the listener for each msgpack connection."""
 
     def __init__(self, broker: Node, name: str, long_work: LongWork, out: Out, on_room: Callable[[], None]) -> None:
         self._long_work = long_work

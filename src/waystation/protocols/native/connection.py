@@ -92,7 +92,7 @@ class Out:
 
 
 class NativeConnection(asyncio.BufferedProtocol):
-    """Made by the door for each client. `talk` makes the framing's side, given where to write and whom to call
+    """Made by the listener for each client. `talk` makes the framing's side, given where to write and whom to call
     when it is no longer busy."""
 
     def __init__(
@@ -137,7 +137,7 @@ class NativeConnection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         most = READ_BYTES
-        if self._awaited > FREE_BYTES and self._budgets.long_work.others_wait(self):
+        if self._awaited > FREE_BYTES and self.others_wait:
             most = SHORT_READ_BYTES
         return self._talk.intake.buffer()[:most]
 
@@ -212,8 +212,12 @@ class NativeConnection(asyncio.BufferedProtocol):
         return self._address("sockname")
 
     @property
+    def others_wait(self) -> bool:
+        return self._budgets.long_work.others_wait(self)
+
+    @property
     def answer_bytes(self) -> int:
-        most = SHORT_ANSWER_BYTES if self._budgets.long_work.others_wait(self) else ANSWER_BYTES
+        most = SHORT_ANSWER_BYTES if self.others_wait else ANSWER_BYTES
         return min(most, self._unsent.trusted)
 
     def _address(self, which: str) -> tuple[str, int]:

@@ -188,7 +188,8 @@ def _readable(text: str, action: str) -> str:
 def answer_value(value: Any, queue: str) -> Any:
     """An answer's value as JSON, with messages as JSON objects. `queue`: where they are, if the request named one."""
     if isinstance(value, Got):
-        return {"consumer": value.consumer, "messages": [to_json_object(each, queue) for each in value.messages]}
+        messages = [to_json_object(each, queue) for each in value.messages]
+        return {"consumer": value.consumer, "messages": messages, "more": value.more}
     if isinstance(value, Found):
         return {"place": value.place, **_looked_at(value.state, value.ready_at_ms, value.delivered, value.place)}
     if isinstance(value, Peeked):

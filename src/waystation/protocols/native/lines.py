@@ -48,7 +48,7 @@ class AnswerPlace:
 
 
 class LinesTalk:
-    """Made by the door for each JSON-lines connection."""
+    """Made by the listener for each JSON-lines connection."""
 
     def __init__(
         self, broker: Node, name: str, subscriptions: PlainSubscriptions, out: Out, on_room: Callable[[], None]

@@ -27,6 +27,10 @@ class Wire(Protocol):
     def answer_bytes(self) -> int:
         """Of messages in an answer to one who only looks, at this moment."""
 
+    @property
+    def others_wait(self) -> bool:
+        """Whether other connections wait for small answers: then what is made in one step is to be short."""
+
     def end(self, reason: str) -> None: ...
 
 

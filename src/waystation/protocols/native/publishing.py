@@ -181,9 +181,9 @@ def _publish_in_transaction(session: NativeSession, command: Publish) -> None:
 
     async def work() -> PublishAnswer:
         await session.access.topic_to_publish(topic)
-        places = await transaction.publish(topic, command.messages, command.partition)
-        session.access.count(len(command.messages), sum(len(message.payload) for message in command.messages))
-        return PublishAnswer(places)
+        published = await transaction.publish(topic, command.messages, command.partition)
+        session.access.count(len(command.messages) - len(published.duplicates), published.bytes)
+        return PublishAnswer(published.places, duplicates=list(published.duplicates))
 
     session.in_turn(("tx", command.tx), _answered(command), work, size_of_all(command.messages))
 

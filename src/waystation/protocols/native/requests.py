@@ -6,6 +6,7 @@ the Failure. There is no rule of messaging here, only the broker's calls. Called
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,8 @@ if TYPE_CHECKING:
     from waystation.protocols.native.session import NativeSession
 
 MAX_LISTED = 10_000
+LISTED_AT_ONCE = 1_000
+"""Queues that are described in one step: about a millisecond."""
 MAX_PEEKED = 1_000
 MAX_TRANSACTIONAL_ID = 255
 
@@ -132,9 +135,19 @@ def describe_queue(session: NativeSession, command: DescribeQueue) -> QueueInfo:
     return session.access.describe_queue(command.queue)
 
 
-def list_queues(session: NativeSession, command: ListQueues) -> list[QueueInfo]:
+async def list_queues(session: NativeSession, command: ListQueues) -> list[QueueInfo]:
+    """In slices, with a turn of the loop for everybody else in between."""
     limit = _between("limit", command.limit, MAX_LISTED)
-    return session.access.list_queues(command.prefix, command.after, limit)
+    found: list[QueueInfo] = []
+    after = command.after
+    while True:
+        wanted = min(LISTED_AT_ONCE, limit - len(found))
+        page = session.access.list_queues(command.prefix, after, wanted)
+        found += page
+        if len(page) < wanted or len(found) == limit:
+            return found
+        after = page[-1].queue
+        await asyncio.sleep(0)
 
 
 def peek(session: NativeSession, command: Peek) -> list[Peeked]:
@@ -186,7 +199,7 @@ def describe_topic(session: NativeSession, command: DescribeTopic) -> TopicInfo 
 
 
 async def _describe_new(session: NativeSession, topic: str) -> TopicInfo:
-    await session.access.ensure_topic(topic)
+    await session.access.topics.ensure(topic)
     return session.access.reading.describe(topic)
 
 

@@ -1,4 +1,4 @@
-"""The native door: what the connections of native clients share. Their socket is the front's (`protocols/front.py`)."""
+"""The native listener: what native clients' connections share. Their socket is the front's (`protocols/front.py`)."""
 
 from __future__ import annotations
 

@@ -343,6 +343,11 @@ class NativeSession:
         return ANSWER_BYTES if self.wire is None else self.wire.answer_bytes
 
     @property
+    def others_wait(self) -> bool:
+        """Whether clients of other connections wait for small answers."""
+        return self.wire is not None and self.wire.others_wait
+
+    @property
     def door(self) -> str:
         return "native"
 

@@ -2,7 +2,7 @@
 
 What may go: segments in which no living message is, and which no replay would need, not even one from the snapshot
 before the last. A message that lives on long after its neighbours (parked for a year) would keep its segment
-(`stragglers.py`). When a shard has nothing to do and nothing in it lives, its last segment goes, too.
+(`stragglers.py`). When a shard has nothing to do and little or nothing in it lives, its last segment goes, too.
 
 A snapshot is named only when the log is durable up to everything that it says: it never knows more than the log.
 
@@ -114,7 +114,7 @@ class Checkpointer:
         idle, self._looked_bytes = appended == self._looked_bytes, appended
         if self._partition.failure is not None:
             return
-        if idle and not force and await self._is_empty():
+        if idle and not force and await self._is_mostly_dead():
             await self._cut_back()
             return
         if appended == self._seen_bytes:
@@ -205,16 +205,28 @@ class Checkpointer:
 
     # -- room ---------------------------------------------------------------------------------------------------------
 
+    async def _is_mostly_dead(self) -> bool:
+        """Whether the log has much in it, and little or nothing of that lives."""
+        if self._partition.size_bytes < FIRST_BYTES:
+            return False
+        return await self._is_empty() or await self._stragglers.few(FIRST_BYTES)
+
     async def _is_empty(self) -> bool:
-        """Whether the log has much in it, and nothing of that lives."""
         end = self._partition.end_offset
-        return self._partition.size_bytes >= FIRST_BYTES and await self._stragglers.oldest_living(end) == end
+        return await self._stragglers.oldest_living(end) == end
 
     async def _cut_back(self) -> None:
-        """Lets go of all that is dead, also in the last segment, which would else stay until it is full.
+        """Lets go of all that is dead, also in the last segment, which would else stay until it is full: what lives is
+        written forward to a segment of its own.
 
         Both snapshots are made anew for that: neither may need what is removed.
         """
+        if not await self._is_empty():
+            await self._partition.until_durable(self._partition.end_offset)
+            self._shard.log.check_led()
+            if not self._partition.begin_segment():
+                return
+            await self._stragglers.write_all_forward()
         end, self._seen_bytes = self._partition.end_offset, self._partition.appended_bytes
         await self._save()
         if len(self._kept) < KEPT:

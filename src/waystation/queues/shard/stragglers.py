@@ -1,8 +1,9 @@
 """Stragglers: messages that live on in an old segment of a shard's log, long after their neighbours.
 
 While one lives, its segment stays. When most of the log is dead, stragglers of its older half are written again at its
-end (*forward*), so that the old segments can go. Nothing changes but where they are. What is written forward is never
-more than a quarter of what else is written: if it turns out that what looked dead is alive, little is lost.
+end (*forward*), so that the old segments can go; when the shard is idle, all that lives, if that is little. Nothing
+changes but where they are. What is written forward is never more than a quarter of what else is written: if it turns
+out that what looked dead is alive, little is lost.
 
 The checkpoint calls this, in the background. The loop gets its turn after every step.
 """
@@ -58,6 +59,24 @@ class Stragglers:
             return
         bases = partition.segment_bases
         boundary = bases[len(bases) // 2]
+        await self._write_before(boundary)
+
+    async def few(self, spare_bytes: int) -> bool:
+        """Whether what lives is so little, beside all that is dead, that writing it forward is worth its while; what
+        is left to lie dead is less than `spare_bytes` and three times what lives."""
+        partition = self._partition
+        if partition.appended_bytes < self._again_at or partition.size_bytes < spare_bytes:
+            return False
+        living = await self._living_bytes()
+        return living <= FORWARD_BYTES and partition.size_bytes >= 4 * living + spare_bytes
+
+    async def write_all_forward(self) -> None:
+        """Moves all that lives to the end of the log, up to a bound."""
+        await self._write_before(self._partition.end_offset)
+
+    async def _write_before(self, boundary: int) -> None:
+        """Moves what lives before the offset."""
+        partition = self._partition
         written = 0
         for place in self._chunks():
             if place is None:

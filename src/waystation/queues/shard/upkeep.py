@@ -1,6 +1,6 @@
 """What a shard does by itself: time passes in its queues, what dies is buried, what was done is written down.
 
-The verbs that doors ask for are in `shard.py`, which is this and they. Nobody else builds one.
+The verbs that protocols ask for are in `shard.py`, which is this and they. Nobody else builds one.
 """
 
 from __future__ import annotations

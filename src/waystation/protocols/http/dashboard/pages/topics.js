@@ -65,7 +65,7 @@ export function open(view) {
 const COLUMNS = [
   { title: "Name", name: true, cell: (topic) => [h("a", { href: link(topic.topic) }, topic.topic), topic.internal ? [" ", badge("internal")] : null] },
   { title: "Partitions", number: true, cell: (topic) => count(topic.partitions.length) },
-  { title: "Messages", number: true, cell: (topic) => count(messagesOf(topic)) },
+  { title: "Offsets", number: true, cell: (topic) => count(messagesOf(topic)) },
   { title: "Size", number: true, cell: (topic) => bytes(bytesOf(topic)) },
   { title: "Published", number: true, cell: (topic) => rate(topic.rate) },
   { title: "Retention", cell: retention },

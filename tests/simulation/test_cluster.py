@@ -1,0 +1,47 @@
+"""A cluster of whole brokers under power cuts, cut links and a store that misbehaves: nothing acknowledged is lost.
+
+Each seed is a run of `cluster_machine.py`. To repeat a failure: `ClusterMachine(SEED).run()`. Mistakes that are made on
+purpose (`cluster_mistakes.py`) are caught within a few seeds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.cluster_machine import ClusterMachine
+from tests.simulation.cluster_mistakes import MISTAKES
+from tests.simulation.promises import Broken
+
+SEEDS = 4
+MOST = 4
+"""Seeds within which each mistake is caught; all of them are by the first."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """What brokers say of the faults that were made is long."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_nothing_acknowledged_is_lost_and_the_cluster_heals(seed: int) -> None:
+    machine = ClusterMachine(seed).run()
+    assert all(machine.checker.acked)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_caught(name: str) -> None:
+    caught = False
+    for seed in range(MOST):
+        with MISTAKES[name]():
+            try:
+                ClusterMachine(seed).run()
+            except Broken:
+                caught = True
+                break
+    assert caught, f"{name} was not noticed"
