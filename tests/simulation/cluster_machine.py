@@ -390,6 +390,7 @@ class ClusterMachine:
             self._crash,
             self._crash_all,
             self._crash_leaders,
+            self._leave_behind,
             self._cut_link,
             self._cut_off,
             self._cut_store,
@@ -461,6 +462,20 @@ class ClusterMachine:
         self.network.cut -= pairs
         if face is not None and node.face is face and node.life is not None:
             face.restore()
+
+    async def _leave_behind(self) -> None:
+        """A node is cut off for so long that it is not in sync any more; then all others die. It may not lead."""
+        node = self.rng.choice(list(self.nodes.values()))
+        pairs = {pair for other in NODES for pair in ((node.id, other), (other, node.id))}
+        self.network.cut |= pairs
+        await asyncio.sleep(7.0)
+        for other in self.nodes.values():
+            if other is not node:
+                await self.switch_off(other, power=True)
+        self.network.cut -= pairs
+        await asyncio.sleep(self.rng.choice((1.0, 5.0)))
+        for other in self.nodes.values():
+            self._switch_on_again(other)
 
     async def _cut_store(self) -> None:
         faces = [(node, node.face) for node in self.nodes.values() if node.face is not None and node.life is not None]

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from waystation.cluster import elections, following, leadership
+from waystation.cluster import elections, following
 from waystation.cluster.following import Append, BeginAgain, Drop, Truncate
 from waystation.cluster.membership import Membership
 from waystation.cluster.promises import LeaderState
 from waystation.cluster.replica_fetch import FetchAnswer, History, ReplicaFetch
 from waystation.cluster.replication.fetching import Fetcher
-from waystation.cluster.state import PartitionState
+from waystation.cluster.state import PartitionState, changed
 from waystation.cluster.writes import Identity
 
 
@@ -78,11 +78,11 @@ def take_over_from_outside_the_in_sync_set() -> Iterator[None]:
     def takeover(me: Identity, partition: Any, living: Any, min_in_sync: int, log_epoch: int, *, silent: bool) -> Any:
         state = partition.state
         if me.node_id not in state.in_sync and me.node_id in state.replicas:
-            pretended = elections.changed(state, in_sync={*state.in_sync, me.node_id})
+            pretended = changed(state, in_sync={*state.in_sync, me.node_id})
             partition = type(partition)(partition.key, pretended, partition.revision)
         return real(me, partition, living, min_in_sync, log_epoch, silent=silent)
 
-    with patch.object(leadership.elections, "takeover", takeover):
+    with patch.object(elections, "takeover", takeover):
         yield
 
 
