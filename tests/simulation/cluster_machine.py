@@ -389,6 +389,7 @@ class ClusterMachine:
             self._crash,
             self._crash,
             self._crash_all,
+            self._crash_leaders,
             self._cut_link,
             self._cut_off,
             self._cut_store,
@@ -422,6 +423,24 @@ class ClusterMachine:
         for node in self.nodes.values():
             if node.life is None:
                 self.switch_on(node)
+
+    async def _crash_leaders(self) -> None:
+        """One after the other, each a moment after it began to lead: what followers did meanwhile has to be right."""
+        index = self.rng.randrange(PARTITIONS)
+        for _ in range(3):
+            leader = next((node for node, _, one in self.replicas() if one.index == index and one.leads), None)
+            if leader is not None:
+                await self.switch_off(leader, power=self.rng.random() < 0.6)
+                self.loop.call_later(self.rng.choice((0.05, 0.3, 1.0)), self._switch_on_again, leader)
+            for _ in range(600):
+                if any(one.leads for node, _, one in self.replicas() if one.index == index and node is not leader):
+                    break
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(self.rng.expovariate(1 / 0.01))
+
+    def _switch_on_again(self, node: Node) -> None:
+        if node.life is None:
+            self.switch_on(node)
 
     async def _cut_link(self) -> None:
         source, target = self.rng.sample(NODES, 2)

@@ -241,7 +241,11 @@ class Fetcher:
         if refused:
             asyncio.get_running_loop().call_later(AGAIN_S, self._ask_again, refused)
         if appended:
-            await self._commit.join()
+            await self._sync()
+
+    async def _sync(self) -> None:
+        """One group commit for all that an answer has brought: the next fetch offset is a promise."""
+        await self._commit.join()
 
     def _ask_again(self, keys: list[Key]) -> None:
         for key in keys:

@@ -57,7 +57,7 @@ class Led:
             end=log.end_offset,
             durable=log.durable_offset,
         )
-        self.listeners: set[Listener] = set()
+        self.listeners: dict[Listener, None] = {}  # as a set, but in an order that repeats
         self.keeping_up = len(view.state.in_sync)  # members of the set that do, when somebody looked last
         self.proposal: Write | None = None  # a change of the in-sync set whose outcome is not known
         self.on_settled: Callable[[], None] | None = None

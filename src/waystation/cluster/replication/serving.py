@@ -88,7 +88,7 @@ class FetchServer:
         self._led[led.key] = led
         for session in self._sessions.values():
             if led.key in session.positions:
-                led.listeners.add(session)
+                led.listeners[session] = None
                 self._judge(session, session.positions[led.key], led)
 
     def end(self, key: Key) -> None:
@@ -153,12 +153,12 @@ class FetchServer:
         session.news.set()
         for key in session.positions:
             if key in self._led:
-                self._led[key].listeners.discard(session)
+                self._led[key].listeners.pop(session, None)
 
     def _place(self, session: _Session, request: Fetch) -> None:
         for key in request.forgotten:
             if session.positions.pop(key, None) is not None and key in self._led:
-                self._led[key].listeners.discard(session)
+                self._led[key].listeners.pop(session, None)
             session.ready.pop(key, None)
         for ask in request.changed:
             position = _Position(ask)
@@ -167,7 +167,7 @@ class FetchServer:
             if led is None:
                 session.ready[ask.key] = None
             else:
-                led.listeners.add(session)
+                led.listeners[session] = None
                 self._judge(session, position, led)
 
     def _judge(self, session: _Session, position: _Position, led: Led) -> None:
