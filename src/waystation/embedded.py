@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
@@ -67,6 +67,9 @@ class Station:
         """`cluster`: of which it is a node; None: it is alone."""
         self.data = data
         self._cluster = cluster
+        self.on_fenced: Callable[[], None] | None = None
+        """Called when another process has started under this node's id: this one leads nothing any more, and has to
+        stop."""
         self._world = world
         self._settings = settings
         self._kafka = kafka
@@ -97,6 +100,8 @@ class Station:
             self._broker = await open_broker(self.data, self._settings, self._world)
         else:
             self._broker = await open_node(self.data, self._settings, self._cluster)
+            if self._broker.member is not None:
+                self._broker.member.membership.on_fenced = self.on_fenced
         self._broker.pipeline_runner = self._runner
         budgets = Budgets(self._broker.settings, self._broker.world.clock)
         self.native = NativeListener(self._broker, budgets)

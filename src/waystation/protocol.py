@@ -324,6 +324,7 @@ class CreateTopic(Command, tag="create_topic"):
     topic: str
     partitions: int | None = None
     settings: dict[str, str] = {}
+    replication_factor: int | None = None  # of a cluster: three, or as many as there are nodes, where it is not said
 
 
 class DeleteTopic(Command, tag="delete_topic"):

@@ -135,7 +135,7 @@ class Broker:
             self.operations = OperationsAlone(self.node_id, alone)
         else:
             self.view = view
-            self.operations = ClusterOperations(view, self.follower, self.topics.min_in_sync_of)
+            self.operations = ClusterOperations(view, self.follower, self.topics, settings)
             self.follower.follow(view)
         self.follower.follow(self.topics)
         self.runtime_settings = RuntimeSettings(settings, self.follower, self._settings_changed)

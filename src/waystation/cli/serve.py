@@ -189,6 +189,7 @@ async def _serve(plan: Plan) -> None:
         pipelines=plan.pipelines,
         cluster=plan.cluster,
     )
+    station.on_fenced = stop.set
     await station.start()
     gc.freeze()  # what is there now stays: later collections need not look at it
     # A broker makes little garbage that only a collection finds, but may keep a million queues. With Python's own

@@ -23,6 +23,7 @@ from waystation.catalog.follower import Follower
 from waystation.cluster import elections, in_sync, reassignment
 from waystation.cluster.link import Links
 from waystation.cluster.membership import Membership
+from waystation.cluster.min_in_sync import min_in_sync
 from waystation.cluster.peer import Key
 from waystation.cluster.replication.fetching import Fetcher, Numbers
 from waystation.cluster.replication.led import Led, history
@@ -33,6 +34,7 @@ from waystation.cluster.state import (
     PARTITIONS,
     NodeState,
     PartitionState,
+    disk_key,
     node_of,
     partition_key,
     partition_of,
@@ -51,7 +53,6 @@ from waystation.world import World
 
 logger = event_logger("waystation.cluster")
 
-MIN_IN_SYNC = "min.insync.replicas"
 INTERNAL_REPLICAS = 3
 LOOK_S = 0.25
 STAGGER_S = 0.1
@@ -131,6 +132,7 @@ class Leadership:
         self._replicas: dict[Key, _Replica] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._numbers = Numbers()
+        self._cutting: set[Key] = set()  # logs that an answer of a leader is cutting
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -190,6 +192,10 @@ class Leadership:
 
     def _changed(self, keys: Iterable[str]) -> None:
         if self._stopping:
+            return
+        keys = list(keys)
+        if disk_key(self._node_id) in keys and self._membership.superseded(self._view.disks.get(self._node_id)):
+            self.step_down()
             return
         for key in keys:
             if key.startswith(PARTITIONS):
@@ -251,7 +257,10 @@ class Leadership:
         log_epoch = history(log_of(replica.partition)).last_epoch
         barred = self._membership.barred.get(replica.store_key, -1)
         replica.due = None
-        if elections.may_lead(self._membership.identity, state, barred, log_epoch):
+        truncating = self._is_cut(replica)
+        if not self._stopping and elections.may_lead(
+            self._membership.identity, state, barred, log_epoch, truncating=truncating
+        ):
             self._lead(replica, known)
             return
         replica.partition.follow(state.epoch, state.leader)
@@ -268,6 +277,10 @@ class Leadership:
             self._fetch_from(replica, None)
             return
         self._fetch_from(replica, None if state.leader in (NOBODY, self._node_id) else state.leader)
+
+    def _is_cut(self, replica: _Replica) -> bool:
+        """Its end is being cut off: what it has is not yet what its leader had. `_learn` is told when it is over."""
+        return replica.key in self._cutting or log_of(replica.partition).truncation is not None
 
     # -- roles ------------------------------------------------------------------------------------------------------
 
@@ -359,6 +372,8 @@ class Leadership:
                 self._numbers,
                 self._incarnation_of,
                 self._refused,
+                self._cutting,
+                self._learn,
             )
         return fetcher
 
@@ -434,7 +449,7 @@ class Leadership:
 
     def _take_over(self, replica: _Replica, living: Container[int], now: float) -> Write | None:
         known = self._view.partition(*replica.key)
-        if known is None or log_of(replica.partition).failure is not None:
+        if known is None or self._is_cut(replica) or log_of(replica.partition).failure is not None:
             return None
         state, me = known.state, self._membership.identity
         log_epoch = history(log_of(replica.partition)).last_epoch
@@ -459,11 +474,7 @@ class Leadership:
         return fetcher is None or fetcher.silent or now - fetcher.heard > SILENT_S
 
     def _min_in_sync(self, replica: _Replica, state: PartitionState) -> int:
-        """`min.insync.replicas`, or where nobody has set it: 2 of three or more replicas, and 1 of fewer."""
-        topic = replica.partition.topic
-        if MIN_IN_SYNC in topic.overrides or self._settings.source(MIN_IN_SYNC) != "default":
-            return topic.settings.min_insync_replicas
-        return 2 if len(state.replicas) - len(state.adding) >= 3 else 1
+        return min_in_sync(self._settings, replica.partition.topic, state)
 
     def _tend(self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float) -> Write | None:
         """What a leader asks the store for."""
@@ -564,7 +575,11 @@ class Leadership:
         self._woken.set()
 
     async def _look_up(self, write: Write) -> None:
-        """A change of an in-sync set was refused: was it, or was an earlier attempt made?"""
+        """A change of an in-sync set was refused: was it, or was an earlier attempt made? Of several changes in one
+        write it is not known which was refused: an earlier attempt at another one may still be made. They are sent one
+        by one next."""
+        if len(write.changes) != 1:
+            return
         for key in write.changes:
             replica = self._replicas.get(partition_of(key)) if key.startswith(PARTITIONS) else None
             if replica is None or replica.led is None or replica.led.proposal is None:

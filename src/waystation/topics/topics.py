@@ -238,10 +238,6 @@ class Topics:
         found = self._by_id.get(topic_id)
         return None if found is None or not 0 <= index < len(found.partitions) else found.partitions[index].epoch
 
-    def min_in_sync_of(self, topic_id: UUID) -> int:
-        """How many replicas of each partition have to be in sync, as the topic asks for it."""
-        return self.by_id(topic_id).settings.min_insync_replicas
-
     def names(self) -> Iterable[str]:
         return [topic.name for topic in self._by_name.values() if not topic.internal]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from waystation.broker.access.types import WantedReplicas
 from waystation.errors import Invalid
 from waystation.protocol import (
     VERSION,
@@ -182,7 +183,8 @@ def redrive(session: NativeSession, command: Redrive) -> Awaitable[RedriveAnswer
 
 
 async def create_topic(session: NativeSession, command: CreateTopic) -> TopicInfo:
-    await session.access.create_topic(command.topic, command.partitions, command.settings)
+    replicas = WantedReplicas(command.replication_factor)
+    await session.access.create_topic(command.topic, command.partitions, command.settings, replicas)
     return session.access.reading.describe(command.topic)
 
 
