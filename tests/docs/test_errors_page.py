@@ -13,6 +13,9 @@ UNUSED = "Not in use."
 
 ELSEWHERE = {
     "UnexpectedOffset": "between a follower and its leader; no client meets it",
+    "LinkLost": "between nodes of a cluster; no client meets it",
+    "PeerRefused": "between nodes of a cluster; no client meets it",
+    "WrongCluster": "ends the start of a node",
     "WaystationError": "the base of all",
     "Malformed": "ends a Kafka connection, without an answer",
     "SessionError": "carries any code of a fetch session",
