@@ -46,7 +46,7 @@ from waystation.config import BrokerSettings
 from waystation.errors import RevisionConflict, StoreUnavailable, WaystationError
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
-from waystation.topics.partition import Partition, log_of
+from waystation.topics.partition import Partition
 from waystation.topics.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import Topics
 from waystation.world import World
@@ -254,7 +254,7 @@ class Leadership:
                 return
             self._depose(replica)
         state = known.state
-        log_epoch = history(log_of(replica.partition)).last_epoch
+        log_epoch = history(replica.partition).last_epoch
         barred = self._membership.barred.get(replica.store_key, -1)
         replica.due = None
         truncating = self._is_cut(replica)
@@ -280,7 +280,7 @@ class Leadership:
 
     def _is_cut(self, replica: _Replica) -> bool:
         """Its end is being cut off: what it has is not yet what its leader had. `_learn` is told when it is over."""
-        return replica.key in self._cutting or log_of(replica.partition).truncation is not None
+        return replica.key in self._cutting or replica.partition.truncating
 
     # -- roles ------------------------------------------------------------------------------------------------------
 
@@ -409,12 +409,7 @@ class Leadership:
 
     async def _remove_replica(self, key: Key, partition: ReplicatedPartition) -> None:
         """The store says, at a revision, that the partition has moved away: its files are removed."""
-        log = log_of(partition)
-        partition.use(self._topics.no_log(partition.topic, partition.index))
-        log.retire(WaystationError(f"{log.folder} has moved to other nodes"))
-        await self._commit.quiesce([log])
-        log.close(clean=False)
-        await self._world.offload(self._world.disk.remove_tree, log.folder)
+        await self._topics.remove_copy(partition)
         self._learn(key)  # it may have come back meanwhile
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -449,10 +444,10 @@ class Leadership:
 
     def _take_over(self, replica: _Replica, living: Container[int], now: float) -> Write | None:
         known = self._view.partition(*replica.key)
-        if known is None or self._is_cut(replica) or log_of(replica.partition).failure is not None:
+        if known is None or self._is_cut(replica) or replica.partition.failure is not None:
             return None
         state, me = known.state, self._membership.identity
-        log_epoch = history(log_of(replica.partition)).last_epoch
+        log_epoch = history(replica.partition).last_epoch
         if state.leader == self._node_id:
             barred = self._membership.barred.get(replica.store_key, -1)
             return None if state.epoch > max(barred, log_epoch) else elections.claim(me, known, log_epoch)
@@ -484,7 +479,7 @@ class Leadership:
         gone = [one for one in members if one != self._node_id and one not in nodes]
         behind = state.fell_behind(now, LAG_S, gone)
         led.keeping_up = sum(one not in behind and one not in state.broken for one in members)
-        if log_of(replica.partition).failure is not None:
+        if replica.partition.failure is not None:
             replica.resigned = now
             return elections.resign(me, known)
         if state.pending is not None:
