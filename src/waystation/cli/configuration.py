@@ -99,7 +99,7 @@ def gather(
 
 def variable_of(setting: str) -> str:
     """The variable of a setting."""
-    return SET_PREFIX + setting.upper().replace(".", "_")
+    return SET_PREFIX + setting.upper().replace(".", "_").replace("-", "_")
 
 
 def _from_file(made: Configuration, path: str) -> None:

@@ -63,8 +63,17 @@ from waystation.routing.exchange import ExchangeSettings as ExchangeSettings
 from waystation.routing.namespace_names import DEFAULT as DEFAULT
 from waystation.routing.namespace_names import Names as Names
 from waystation.routing.regex import Regex as Regex
+from waystation.security.authenticator import Authenticator as Authenticator
+from waystation.security.authenticator import LoginPeer as LoginPeer
 from waystation.security.principals import ANONYMOUS as ANONYMOUS
+from waystation.security.principals import HTTP_TOKEN as HTTP_TOKEN
+from waystation.security.principals import LOCAL as LOCAL
 from waystation.security.principals import Principal as Principal
+from waystation.security.sasl.exchange import Challenge as Challenge
+from waystation.security.sasl.exchange import Done as Done
+from waystation.security.sasl.exchange import Exchange as Exchange
+from waystation.security.sasl.exchange import Failed as Failed
+from waystation.security.sasl.exchange import Outcome as Outcome
 from waystation.share.calls import ShareBeat as ShareBeat
 from waystation.share.calls import ShareGroupView as ShareGroupView
 from waystation.share.calls import ShareMemberView as ShareMemberView

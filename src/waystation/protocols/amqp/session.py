@@ -115,10 +115,41 @@ class AmqpSession:
     """One connection's, from its first byte to its last."""
 
     __slots__ = (
-        "_answering", "_blocked", "_cancels", "_events", "_in_flight", "_long_gets", "_pressed", "_published", "_stuck",
-        "_task", "_writing", "access", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry",
-        "meter", "name", "names", "node", "out", "out_bytes", "outside", "publish_times", "room", "routes", "routing",
-        "since_ms", "sources", "tx_ids", "user",
+        "_answering",
+        "_blocked",
+        "_cancels",
+        "_events",
+        "_in_flight",
+        "_long_gets",
+        "_pressed",
+        "_published",
+        "_stuck",
+        "_task",
+        "_writing",
+        "access",
+        "channels",
+        "client",
+        "closed",
+        "declaring",
+        "engine",
+        "heartbeat_s",
+        "hungry",
+        "is_guest",
+        "meter",
+        "name",
+        "names",
+        "node",
+        "out",
+        "out_bytes",
+        "outside",
+        "publish_times",
+        "room",
+        "routes",
+        "routing",
+        "since_ms",
+        "sources",
+        "tx_ids",
+        "user",
     )  # fmt: skip
 
     access: Access
@@ -144,6 +175,7 @@ class AmqpSession:
         self.channels: dict[int, Channel] = {}
         self.client: dict[str, Any] = {}
         self.user = ""
+        self.is_guest = True  # while nobody has to log in
         self.heartbeat_s = 0
         self.closed = False
         self.since_ms = node.world.clock.now_ms()
@@ -609,6 +641,10 @@ class AmqpSession:
     @property
     def namespace(self) -> str:
         return self.names.vhost
+
+    @property
+    def login(self) -> str:
+        return "" if self.is_guest else self.user
 
     @property
     def door(self) -> str:

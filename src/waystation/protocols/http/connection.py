@@ -343,6 +343,10 @@ class HttpConnection(asyncio.Protocol):
     def namespace(self) -> str:
         return ""
 
+    @property
+    def login(self) -> str:
+        return ""
+
     def info(self) -> ConnectionInfo:
         kind = "" if self._takeover is None else "WebSocket" if isinstance(self._takeover, WebSocket) else "events"
         return ConnectionInfo(

@@ -43,7 +43,7 @@ def info_of(session: NativeSession, under_way: int) -> ConnectionInfo:
     return ConnectionInfo(
         session.name,
         session.door,
-        "",
+        session.login,
         session.namespace,
         NOWHERE if wire is None else wire.peer,
         NOWHERE if wire is None else wire.host,

@@ -355,6 +355,11 @@ class NativeSession:
     def namespace(self) -> str:
         return ""
 
+    @property
+    def login(self) -> str:
+        principal = self.access.principal
+        return "" if principal is ANONYMOUS else principal.name
+
     def info(self) -> ConnectionInfo:
         return info_of(self, self._under_way)
 
