@@ -110,7 +110,7 @@ def test_aiokafka_logs_in(closed: Server, mechanism: str) -> None:
         async with AIOKafkaProducer(**terms) as producer:
             await producer.send_and_wait(topic, b"hello")
         async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **terms) as consumer:
-            return (await asyncio.wait_for(consumer.getone(), 20)).value
+            return bytes((await asyncio.wait_for(consumer.getone(), 20)).value)
 
     assert asyncio.run(run()) == b"hello"
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from waystation.broker.broker import LOCK_FILE, Broker
 from waystation.catalog.memory import MemoryCatalog
+from waystation.catalog.rows import definitions_of
 from waystation.catalog.sqlite import FILE as SQLITE_FILE
-from waystation.catalog.sqlite import SqliteCatalog, new_cluster_id
+from waystation.catalog.sqlite import SqliteCatalog, has_entries, new_cluster_id
 from waystation.cluster.address import EtcdAddress
 from waystation.cluster.etcd.store import EtcdStore
 from waystation.cluster.node import NodeOptions
@@ -21,6 +22,7 @@ from waystation.config import BrokerSettings
 from waystation.errors import Conflict, DataInUse, Invalid, InvalidSetting, StoreUnavailable
 from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
+from waystation.security.users import KIND as USERS
 from waystation.world import MEMORY, MemoryDisk, World, real_world
 
 logger = event_logger("waystation.cluster")
@@ -108,6 +110,11 @@ async def _open_store(world: World, address: EtcdAddress) -> EtcdStore:
                     error=error,
                 )
             await asyncio.sleep(STORE_RETRY_S)
+
+
+def has_users(path: str) -> bool:
+    """Whether a data folder has users, so that a broker on it asks everybody who they are."""
+    return has_entries(path, definitions_of(USERS))
 
 
 def in_memory(settings: BrokerSettings) -> BrokerSettings:
