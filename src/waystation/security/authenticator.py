@@ -80,6 +80,11 @@ class Authenticator:
         """Whether a client can show who it is."""
         return self.required or len(self._users) > 0 or self._tokens is not None
 
+    @property
+    def guests(self) -> bool:
+        """Whether AMQP's `guest` may enter, with the password that everybody knows: only while there are no users."""
+        return not self.required and len(self._users) == 0
+
     def seal(self) -> None:
         """The broker can be reached from other machines: removing the last user does not open it."""
         self._sealed = True
@@ -105,9 +110,8 @@ class Authenticator:
 
     def certificate(self, ssl_object: Any) -> Principal | None:
         """Whom the client certificate of a TLS connection stands for; None: it has none, or stands for nobody."""
-        if ssl_object is None:
-            return None
-        found = ssl_object.getpeercert()
+        ask = getattr(ssl_object, "getpeercert", None)
+        found = None if ask is None else ask()
         name = user_of(self._rules, found) if found else None
         return None if name is None else self._named(name)
 
@@ -128,7 +132,8 @@ class Authenticator:
         if mechanism in ("PLAIN", "AMQPLAIN"):
             from waystation.security.sasl.plain import AmqplainExchange, PlainExchange
 
-            return PlainExchange(self._directory) if mechanism == "PLAIN" else AmqplainExchange(self._directory)
+            directory = _TokensToo(self._directory, self._token_outcome) if peer.protocol == "amqp" else self._directory
+            return PlainExchange(directory) if mechanism == "PLAIN" else AmqplainExchange(directory)
         if mechanism == "EXTERNAL":
             from waystation.security.sasl.external import ExternalExchange
 
@@ -244,6 +249,21 @@ class _Directory:
     def scram_keys(self, name: str, mechanism: str) -> ScramKeys:
         found = credentials.scram_keys(self._users.verifiers(name), mechanism)
         return found or credentials.decoy(mechanism, name, self._users.secret)
+
+
+class _TokensToo:
+    """RabbitMQ's way to carry a token: as the password, with any name."""
+
+    def __init__(self, directory: _Directory, check_token: Callable[[str], Done | Failed]) -> None:
+        self._directory = directory
+        self._check_token = check_token
+
+    def check(self, name: str, password: bytes) -> Done | Failed:
+        if password.startswith(b"ey") and password.count(b".") == 2 and password.isascii():
+            found = self._check_token(password.decode())
+            if isinstance(found, Done):
+                return found
+        return self._directory.check(name, password)
 
 
 def _tokens(settings: BrokerSettings, world: World) -> Tokens | None:
