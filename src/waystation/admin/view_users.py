@@ -60,10 +60,13 @@ class AddUser(msgspec.Struct, kw_only=True):
     groups: list[str] = []
 
 
-class SetPassword(msgspec.Struct, kw_only=True):
-    user: str
+class NewPassword(msgspec.Struct, kw_only=True):
     password: Password = None
     verifiers: Verifiers = None
+
+
+class SetPassword(NewPassword, kw_only=True):
+    user: str
 
 
 class UserAdded(msgspec.Struct):

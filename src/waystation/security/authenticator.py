@@ -108,6 +108,10 @@ class Authenticator:
         superuser = user.superuser or name in self._superusers
         return Principal(name, groups=user.groups, superuser=superuser, namespace=user.namespace)
 
+    def revision(self, name: str) -> int:
+        """Of a user: another one whenever it was changed."""
+        return self._users.revision(name)
+
     def certificate(self, ssl_object: Any) -> Principal | None:
         """Whom the client certificate of a TLS connection stands for; None: it has none, or stands for nobody."""
         ask = getattr(ssl_object, "getpeercert", None)
