@@ -1,7 +1,7 @@
 """`waystation tls create`: an authority and certificates signed by it, for trying out TLS and for tests.
 
 They are made by the `openssl` program, which is there on nearly every system: the broker itself needs nothing but
-Python's own `ssl` (docs/decisions/018-tls-and-logins.md). Nothing that is there already is replaced.
+Python's own `ssl` (docs/decisions/020-tls-and-logins.md). Nothing that is there already is replaced.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Authenticator:
         self._turn = asyncio.Semaphore(1)
         self._token_turn = asyncio.Semaphore(1)
         self._remembered: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
-        self._memory_key = world.random.token(32)
+        self._memory_key = b""  # drawn when the first password comes
         self._directory = _Directory(users, self.principal)
         self._sealed = False
         self._tokens = _tokens(settings, world)
@@ -164,6 +164,7 @@ class Authenticator:
 
     async def password(self, name: str, password: bytes, peer: LoginPeer) -> Outcome:
         """A name and a password, as HTTP sends them with every request: those that were right are remembered."""
+        self._memory_key = self._memory_key or self._world.random.token(32)
         mark = hmac.digest(self._memory_key, name.encode("utf-8", "surrogateescape") + b"\0" + password, "sha256")
         revision = self._users.revision(name)
         principal = self.principal(name)

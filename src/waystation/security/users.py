@@ -68,7 +68,7 @@ class Users:
         self._revisions: dict[str, int] = {}
         self._changes = Changes()
         self._on_change: list[OnChange] = []
-        self.secret = world.random.token(SECRET_BYTES)  # until the catalog has one
+        self._secret = b""
 
     def load(self) -> None:
         """Reads the catalog. Blocks: before the listeners open."""
@@ -78,7 +78,7 @@ class Users:
             self._revisions[name] = entry.revision
         secret = self._catalog.get(SECRET_KEY)
         if secret is not None:
-            self.secret = secret.value
+            self._secret = secret.value
 
     async def settle(self) -> None:
         """Returns when no change is under way: before the broker stops."""
@@ -103,6 +103,13 @@ class Users:
         if found is None:
             raise NotFound(f"there is no user {name[:128]!r}; `waystation users list` shows who there is")
         return found
+
+    @property
+    def secret(self) -> bytes:
+        """What answers for users that do not exist are made from. The catalog has it as soon as there is a user."""
+        if not self._secret:
+            self._secret = self._world.random.token(SECRET_BYTES)
+        return self._secret
 
     def revision(self, name: str) -> int:
         """Another one whenever what is known of the user has changed."""
@@ -146,8 +153,10 @@ class Users:
             raise Full(f"there are {MAX_USERS} users already; remove one to make room for {name!r}")
         first = not self._known
         await self._write(name, value, {SECRET_KEY: self.secret})
-        event = "user.changed" if present else "user.added"
-        logger.info(event, "user {user} is {done}", user=name, done="changed" if present else "added")
+        if present:
+            logger.info("user.changed", "user {user} is changed", user=name)
+        else:
+            logger.info("user.added", "user {user} is added", user=name)
         return first
 
     async def _write(self, name: str, value: bytes | None, beside: dict[str, bytes]) -> None:
@@ -166,7 +175,7 @@ class Users:
     async def apply(self, update: Update) -> None:
         for key, value in update.changes:
             if key == SECRET_KEY:
-                self.secret = value or self.secret
+                self._secret = value or self._secret
                 continue
             name = rows.definition_name(KIND, key)
             self._verifiers.pop(name, None)
