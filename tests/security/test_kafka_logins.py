@@ -11,7 +11,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError as AioKafkaError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import KafkaError as PythonKafkaError
 
@@ -229,3 +235,33 @@ def test_what_is_out_of_order_is_refused_and_ends_the_connection(closed: Server)
 def test_nobody_can_send_much_before_the_login(closed: Server) -> None:
     large = struct.pack(">i", 600 * 1024) + struct.pack(">hhi", 36, 1, 7)
     assert talk(closed, large) == [None]
+
+
+# -- passwords by Kafka's tools ----------------------------------------------------------------------------------------
+
+
+def test_an_admin_client_describes_sets_and_deletes_scram_credentials(own_closed: Any) -> None:
+    server = own_closed()
+    admin: Any = AdminClient(confluent(server, "SCRAM-SHA-256", "admin", PASSWORDS["admin"]))
+    everybody = admin.describe_user_scram_credentials().result(20)
+    assert sorted(everybody) == ["admin", "alice", "bob"]
+    assert {info.mechanism for info in everybody["bob"].scram_credential_infos} == {
+        ScramMechanism.SCRAM_SHA_256,
+        ScramMechanism.SCRAM_SHA_512,
+    }
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    changes = [UserScramCredentialUpsertion("eve", info, b"geheim", b"salt")]
+    for done in admin.alter_user_scram_credentials(changes).values():
+        done.result(20)
+    for mechanism in ("SCRAM-SHA-512", "PLAIN"):
+        assert AdminClient(confluent(server, mechanism, "eve", "geheim")).list_topics(timeout=20)
+    with pytest.raises(KafkaException):
+        AdminClient(confluent(server, "SCRAM-SHA-256", "eve", "geheim")).list_topics(timeout=2)
+    deletion = UserScramCredentialDeletion("eve", ScramMechanism.SCRAM_SHA_512)
+    for done in admin.alter_user_scram_credentials([deletion]).values():
+        done.result(20)
+    with pytest.raises(KafkaException):
+        admin.describe_user_scram_credentials(["eve"])["eve"].result(20)
+    weak = UserScramCredentialUpsertion("eve", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 100), b"x", b"salt")
+    with pytest.raises(KafkaException, match="iterations"):
+        admin.alter_user_scram_credentials([weak])["eve"].result(20)
