@@ -185,16 +185,23 @@ function loginDialog() {
 
 let asking = null;
 let declined = false;
+let offer = "Enter a token";
+
+async function dialogFor() {
+  const password = await wantsPassword();
+  offer = password ? "Log in" : "Enter a token";
+  return password ? loginDialog() : tokenDialog();
+}
 
 /** One dialog, however many calls want a token; who has closed it is not asked again, but can ask for it. */
 async function askForToken() {
   if (declined) return false;
-  asking ??= wantsPassword().then((wanted) => (wanted ? loginDialog() : tokenDialog()));
+  asking ??= dialogFor();
   const given = await asking;
   asking = null;
   declined = !given;
   if (given) live.again();
-  else morph(document.getElementById("health"), button("Log in", giveToken));
+  else morph(document.getElementById("health"), button(offer, giveToken));
   return given;
 }
 
