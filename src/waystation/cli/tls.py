@@ -58,7 +58,7 @@ def _create(arguments: argparse.Namespace) -> int:
     alternatives = [_alternative(name) for name in names]
     for client in arguments.clients:
         if not _USER.fullmatch(client) or client in ("ca", "server"):
-            raise Invalid(f"--client {client!r}: use letters, digits, dots, dashes, @ and spaces; not ca or server")
+            raise Invalid(f"--client {client!r}: use a-z, A-Z, 0-9, dots, dashes, @ and spaces; not ca or server")
     wanted = [*(["server"] if names else []), *arguments.clients]
     taken = [file for name in wanted for end in ("crt", "key") if (file := folder / f"{name}.{end}").exists()]
     if taken:
