@@ -22,6 +22,7 @@ from waystation.config import BrokerSettings
 from waystation.errors import Conflict, DataInUse, Invalid, InvalidSetting, StoreUnavailable
 from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
+from waystation.security.node_links import LinkLogin, ensure_secret
 from waystation.security.users import KIND as USERS
 from waystation.world import MEMORY, MemoryDisk, World, real_world
 
@@ -87,7 +88,9 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
         tracing = open_tracing(world, settings)
         if tracing is not None:
             undo.callback(tracing.close)
-        node = NodeOptions(store, SocketLinks, rack=plan.rack, restored=plan.restored)
+        secret = await world.offload(ensure_secret, store, world.random.token)
+        login = LinkLogin(secret, settings)
+        node = NodeOptions(store, lambda view: SocketLinks(view, login), rack=plan.rack, restored=plan.restored)
         broker = Broker(world, root, settings, store, tracing, node=node)
         await broker.start()
         broker.sampling.start()

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 logger = event_logger("waystation.login")
 
+NODE_MECHANISM = "WAYSTATION-NODE"
+"""By which nodes of a cluster log in at each other; not told to clients."""
 AT_ONCE = 2
 """Passwords that are checked at the same time: the disk uses the same four threads."""
 REMEMBERED_PASSWORDS = 1_000
@@ -132,6 +134,10 @@ class Authenticator:
 
     def begin(self, mechanism: str, peer: LoginPeer) -> Exchange | None:
         """None: it is not offered here."""
+        if mechanism == NODE_MECHANISM and peer.protocol == "native":
+            from waystation.security.node_links import NodeExchange
+
+            return NodeExchange(self._users.secret, self._world.random.token)
         if mechanism not in self.mechanisms(peer.protocol):
             return None
         # Imported when the first client logs in: a broker that nobody logs in to starts faster.

@@ -36,7 +36,7 @@ SECRET_BYTES = 32
 MAX_USERS = 100_000
 MAX_USER_BYTES = 16 * 1024
 NAME = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
-RESERVED = frozenset({"ANONYMOUS", "*"})
+RESERVED = frozenset({"ANONYMOUS", "*", "broker", "local", "http-token"})
 
 
 class User(msgspec.Struct, frozen=True, omit_defaults=True):

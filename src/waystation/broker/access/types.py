@@ -63,6 +63,7 @@ from waystation.routing.exchange import ExchangeSettings as ExchangeSettings
 from waystation.routing.namespace_names import DEFAULT as DEFAULT
 from waystation.routing.namespace_names import Names as Names
 from waystation.routing.regex import Regex as Regex
+from waystation.security.authenticator import NODE_MECHANISM as NODE_MECHANISM
 from waystation.security.authenticator import Authenticator as Authenticator
 from waystation.security.authenticator import LoginPeer as LoginPeer
 from waystation.security.principals import ANONYMOUS as ANONYMOUS

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT, LOCAL, LoginPeer, Principal, Tx
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, LOCAL, NODE_MECHANISM, LoginPeer, Principal, Tx
 from waystation.errors import Invalid, NotAllowed, NotAuthenticated, NotFound, WaystationError
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
@@ -123,7 +123,8 @@ class NativeSession:
 
     def log_in(self, command: Hello | Authenticate) -> HelloAnswer | Awaitable[HelloAnswer]:
         """A step of its login. Who runs in this process, or asks a broker that nobody can log in to, is greeted."""
-        if self.wire is None or not self.broker.authenticator.offered:
+        node = isinstance(command, Authenticate) or command.mechanism == NODE_MECHANISM
+        if self.wire is None or not (node or self.broker.authenticator.offered):
             return greeting(self)
         if self._login is None:
             self._login = NativeLogin(self, LoginPeer("native", self.wire.peer[0], self.wire.certificate))
