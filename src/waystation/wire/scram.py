@@ -93,7 +93,11 @@ def name_from_wire(name: bytes) -> str:
 
 
 def from_base64(text: bytes) -> bytes:
+    """Of one value there is one spelling: bits behind the last byte have to be zero."""
     try:
-        return base64.b64decode(text, validate=True)
+        found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise ScramMalformed("a value is not base64") from None
+    if base64.b64encode(found) != text:
+        raise ScramMalformed("a value is not base64 as it is usually written")
+    return found
