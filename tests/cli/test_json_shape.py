@@ -37,6 +37,10 @@ NOT_RUN = {
     "pipeline run": "it needs Spark; tests/cli/test_pipeline.py reads its one object where Spark is installed",
     "pipeline test": "it needs Spark; tests/spark/test_unit_tests.py reads its objects",
     "pipeline start": "the broker would need Spark",
+    **{
+        f"users {verb}": "it needs a password on standard input, or closes the broker; tests/security runs it"
+        for verb in ("add", "passwd", "remove")
+    },
     "pipeline reset": "it needs the checkpoint of a run on Spark",
     **{
         f"pipeline ready {name}": "it needs Spark, and prints what `pipeline run` does"
@@ -215,6 +219,8 @@ STORY: list[tuple[str, int] | Callable[[World], None]] = [
     ("config set num.partitions=1", 1),
     ("config example", 1),
     ("doctor --no-disk-test --data {dir}/fresh --config {dir}/quiet.toml", 1),
+    ("tls create --out {dir}/certificates", 1),
+    ("users list --data {dir}/users", 0),
     ("completion", 20),
     ("completion --names queues --server {server}", 1),
     World.lose,
