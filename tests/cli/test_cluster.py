@@ -17,6 +17,8 @@ import pytest
 from tests.support.etcd import Etcd, need
 from tests.support.server import ROOT, Server
 from tests.support.waiting import wait_for
+from waystation.cli.cluster.folder_process import stop_all
+from waystation.cli.cluster.trial import Trial
 
 pytestmark = pytest.mark.timeout(280)
 
@@ -139,14 +141,17 @@ def test_a_killed_node_is_shown_and_brought_back_by_its_command(tmp_path: Path) 
 
 
 def test_after_kill_9_of_the_command_the_next_one_takes_over(tmp_path: Path) -> None:
-    with up(tmp_path, nodes=1) as cluster:
-        left = cluster.node(1)["pid"]
-        cluster.process.kill()
-        cluster.process.wait()
-        assert not gone(left)
-    with up(tmp_path, nodes=1) as cluster:
-        assert gone(left)
-        assert "stopping them" in cluster.log.read_text()
+    try:
+        with up(tmp_path, nodes=1) as cluster:
+            left = cluster.node(1)["pid"]
+            cluster.process.kill()
+            cluster.process.wait()
+            assert not gone(left)
+        with up(tmp_path, nodes=1) as cluster:
+            assert gone(left)
+            assert "stopping them" in cluster.log.read_text()
+    finally:
+        stop_all(Trial(cluster.data).left_over())
 
 
 def test_a_node_is_drained_and_removed_and_its_replicas_are_moved(tmp_path: Path) -> None:
