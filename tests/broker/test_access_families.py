@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from tests.broker.kit import broker_on, run, send
-from tests.support.permissions import RefusesEverything
+from tests.support.permissions import OpenPermissions, RefusesEverything
 from waystation.broker.access import Access
 from waystation.broker.access.groups import GroupAccess
 from waystation.broker.access.types import (
@@ -115,16 +115,17 @@ class Watched:
         return getattr(self._broker, name)
 
 
-class OnlyTopicsRefused(Permissions):
+class OnlyTopicsRefused(OpenPermissions):
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
         if resource == "topic":
             raise refusal(principal, operation, resource, name)
 
 
-class NotesEverything(Permissions):
+class NotesEverything(OpenPermissions):
     """Everybody may do everything; `asked` is what somebody wanted."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[tuple[Operation, Resource, str]] = []
 
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
@@ -399,7 +400,7 @@ def test_what_is_not_listed_is_there_for_who_may_see_it(tmp_path: Path) -> None:
         nothing = [verb for verb in LISTS if not _rows(await stage.call(verb))]
         assert nothing == [], "the test above proves nothing"
 
-    with_stage(tmp_path, Permissions(), story)
+    with_stage(tmp_path, OpenPermissions(), story)
 
 
 def test_no_verb_asks_the_same_twice(tmp_path: Path) -> None:
@@ -426,7 +427,7 @@ def test_the_tables_of_exceptions_name_verbs_that_there_are(tmp_path: Path) -> N
         assert {*LISTS, *ASK_NOBODY, *LOOK_FIRST, *stage.own} <= set(verbs(stage.access))
         assert "transactions" in families()
 
-    with_stage(tmp_path, Permissions(), story)
+    with_stage(tmp_path, OpenPermissions(), story)
 
 
 def test_the_walk_sees_a_verb_that_does_not_ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -477,7 +478,7 @@ def test_two_who_use_a_new_topic_at_once_both_get_it(tmp_path: Path) -> None:
         one, other = await asyncio.gather(*(stage.access.topics.ensure("new") for _ in range(2)))
         assert one is other is stage.broker.topics.get("new")
 
-    with_stage(tmp_path, Permissions(), story)
+    with_stage(tmp_path, OpenPermissions(), story)
 
 
 def test_a_marker_is_durable_when_it_is_answered(tmp_path: Path) -> None:
@@ -487,7 +488,7 @@ def test_a_marker_is_durable_when_it_is_answered(tmp_path: Path) -> None:
         await stage.access.transactions.write_marker(TOPIC, 0, stage.given["producer"], False, 0)
         assert partition.durable_offset == partition.end_offset == end + 1
 
-    with_stage(tmp_path, Permissions(), story)
+    with_stage(tmp_path, OpenPermissions(), story)
 
 
 # -- views -------------------------------------------------------------------------------------------------------------

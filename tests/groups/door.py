@@ -22,13 +22,13 @@ from kio.serial._implicit_defaults import get_tagged_field_default
 from kio.static.constants import EntityType
 
 from tests.groups.kit import Stage
+from tests.support.permissions import OpenPermissions
 from waystation.broker.access.groups import GroupAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.observe.meters import Meters
 from waystation.protocols.kafka import codec, consumer_groups, groups, offsets
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.registry import Call, Listener
-from waystation.security.permissions import Permissions
 from waystation.security.principals import ANONYMOUS
 
 FAMILIES = (groups, offsets, consumer_groups)
@@ -69,7 +69,7 @@ async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
         shared_admin=none,
         node_id=1,
         world=stage.world,
-        permissions=Permissions(),
+        permissions=OpenPermissions(),
     )
     access: Any = SimpleNamespace(
         groups=GroupAccess(broker, ANONYMOUS), topics=TopicAccess(broker, ANONYMOUS), meter=Meters().kafka

@@ -13,6 +13,7 @@ from waystation.admin.jobs import Jobs
 from waystation.admin.pipelines_seen import PipelinesSeen
 from waystation.admin.policies import Policies
 from waystation.broker.access import Access
+from waystation.broker.access.open_consumers import OpenConsumers
 from waystation.broker.homes import Homes
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
@@ -59,6 +60,7 @@ from waystation.security.authenticator import Authenticator
 from waystation.security.permissions import Permissions
 from waystation.security.principals import Principal
 from waystation.security.users import User, Users
+from waystation.security.whereabouts import Whereabouts
 from waystation.share.admin import SharedAdmin
 from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queues import TopicQueues
@@ -149,7 +151,6 @@ class Broker:
         self.publishing.tracing = tracing
         self.markers = Markers(self.topics, world.clock)
         self.housekeeping = Housekeeping(world, self.topics, settings, self._points, self.commit)
-        self.permissions = Permissions()
         self.users = Users(catalog, self.follower, world)
         self.follower.follow(self.users)
         self.users.subscribe_changes(self._user_changed)
@@ -165,6 +166,17 @@ class Broker:
         self.group_history = GroupHistory(world.clock)
         self.namespaces = Namespaces(self)
         self.follower.follow(self.namespaces)
+        self.permissions: Permissions = Permissions(
+            catalog,
+            self.follower,
+            self.users,
+            superusers=settings.text("auth.superusers").split(","),
+            enforced=lambda: self.authenticator.required or len(self.users) > 0,
+            whereabouts=Whereabouts(self.namespaces),
+        )
+        self.follower.follow(self.permissions)
+        self.authenticator.subscribe_changes(self.permissions.refresh)
+        self.open_consumers = OpenConsumers(self.permissions)
         self.resource_alarms: ResourceAlarms = ResourceAlarms(self)
         self.readers = Readers(self.world.offload)
         self.tailing = Tailing(self.topics, self.readers, world.clock, tracing)
@@ -239,6 +251,7 @@ class Broker:
             await self.world.offload(self.member.load)
         self.runtime_settings.load(self.catalog)
         self.users.load()
+        self.permissions.load()
         for name, text in self.settings.ignored.items():
             logger.warning(
                 "setting.ignored",
@@ -317,6 +330,7 @@ class Broker:
         self.queues.subscribe_creations(self.routing.on_names_changed)
         self.queues.subscribe_deletions(self.routing.on_queue_deleted)
         self.queues.subscribe_leads(self.routing.on_names_changed)
+        self.permissions.subscribe_changes(self.routing.on_names_changed)  # publishers remember what they may
         if self.member is None:
             self.transactions.recover()
         self.shared = SharedGroups(
@@ -431,6 +445,7 @@ class Broker:
         await self.resource_alarms.stop()
         await self.namespaces.settle()
         await self.users.settle()
+        await self.permissions.settle()
         await self.policies.stop()
         await self.runtime_settings.settle()
         await self.topics.settle()
@@ -479,6 +494,7 @@ class Broker:
 
     def _settings_changed(self) -> None:
         self._apply_flush()
+        self.permissions.refresh()
         self.shards.limit_messages(self.max_queue_message_bytes())
         self.groups.settings = GroupSettings.of(self.settings)
         self.shared.settings_changed()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from waystation.errors import WaystationError
 from waystation.message import Delivered, Run
 from waystation.topics.partition import Receipt
 
@@ -57,3 +58,9 @@ class Feed(Protocol):
 
     def close(self) -> None:
         """The consumer is gone; what it holds is delivered to others, and perhaps it was what the consumer died of."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def end(self, error: WaystationError) -> None:
+        """The broker ends it, and its owner is told why."""

@@ -8,6 +8,7 @@ use it. For many wildcard patterns at once there is `index.PatternIndex`.
 
 from __future__ import annotations
 
+import re
 from typing import Literal, Protocol
 
 from waystation.errors import InvalidPattern
@@ -35,6 +36,26 @@ def compile_pattern(text: str, syntax: Syntax = "wildcard") -> Pattern:
         raise InvalidPattern(f"syntax: {syntax!r} is neither 'wildcard' nor 'regex'")
     words = check_wildcard(text)
     return WildcardPattern(text, words) if "*" in words or "#" in words else NamePattern(text)
+
+
+def fixed_part(text: str, syntax: str = "wildcard") -> tuple[tuple[str, ...], str | None]:
+    """What is known of the names that a pattern matches: single names, and what all others begin with (None: there are
+    no others). For whoever has to allow all of them."""
+    if syntax == "regex":
+        found = _PLAIN.match(text)
+        prefix = "" if found is None or "|" in text else found[0]
+        return (), prefix[:-1] if text[len(prefix) : len(prefix) + 1] in _REPEATS else prefix
+    words = words_of(text)
+    wild = [at for at, word in enumerate(words) if word in ("*", "#")]
+    if syntax != "wildcard" or not wild:
+        return (text,), None
+    before = words[: wild[0]]
+    prefix = "".join(f"{word}." for word in before)
+    return ((".".join(before),) if before and words[wild[0]] == "#" else ()), prefix
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_REPEATS = ("*", "?", "{", "+")
 
 
 def words_of(name: str) -> list[str]:

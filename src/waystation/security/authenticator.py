@@ -15,7 +15,7 @@ import asyncio
 import hmac
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from waystation.observe.events import event_logger
@@ -69,6 +69,7 @@ class Authenticator:
         self._memory_key = b""  # drawn when the first password comes
         self._directory = _Directory(users, self.principal)
         self._sealed = False
+        self._on_change: list[Callable[[], None]] = []
         self._tokens = _tokens(settings, world)
 
     # -- what is offered --------------------------------------------------------------------------------------------
@@ -92,6 +93,12 @@ class Authenticator:
     def seal(self) -> None:
         """The broker can be reached from other machines: removing the last user does not open it."""
         self._sealed = True
+        for callback in self._on_change:
+            callback()
+
+    def subscribe_changes(self, callback: Callable[[], None]) -> None:
+        """`callback` is called when `required` may be another than before, and no user has changed."""
+        self._on_change.append(callback)
 
     def mechanisms(self, protocol: str) -> tuple[str, ...]:
         """In the order of preference."""
@@ -168,7 +175,7 @@ class Authenticator:
         else:
             outcome = exchange.step(data)
         await self._settle(outcome, exchange.mechanism, peer)
-        return outcome
+        return _from(outcome, peer)
 
     async def password(self, name: str, password: bytes, peer: LoginPeer) -> Outcome:
         """A name and a password, as HTTP sends them with every request: those that were right are remembered."""
@@ -177,7 +184,7 @@ class Authenticator:
         revision = self._users.revision(name)
         principal = self.principal(name)
         if principal is not None and self._remembered.get(mark) == (name, revision):
-            return Done(principal)
+            return _from(Done(principal), peer)
         async with self._turn:
             outcome = await self._world.offload(self._directory.check, name, password)
         if isinstance(outcome, Done):
@@ -185,14 +192,14 @@ class Authenticator:
             if len(self._remembered) > REMEMBERED_PASSWORDS:
                 self._remembered.popitem(last=False)
         await self._settle(outcome, "PLAIN", peer)
-        return outcome
+        return _from(outcome, peer)
 
     async def bearer(self, token: str, peer: LoginPeer) -> Outcome:
         """A token as HTTP sends it, and AMQP's clients as their password."""
         async with self._token_turn:
             outcome: Outcome = await self._world.offload(self._token_outcome, token)
         await self._settle(outcome, "OAUTHBEARER", peer)
-        return outcome
+        return _from(outcome, peer)
 
     def _token_outcome(self, token: str) -> Done | Failed:
         if self._tokens is None:
@@ -236,6 +243,13 @@ class Authenticator:
             return limit
         left = max(1, done.expires_ms - self._world.clock.now_ms())
         return min(limit, left) if limit else left
+
+
+def _from(outcome: Outcome, peer: LoginPeer) -> Outcome:
+    """With the address that the principal is at: rules may ask for it."""
+    if not isinstance(outcome, Done):
+        return outcome
+    return replace(outcome, principal=outcome.principal.at(peer.host))
 
 
 class _Directory:

@@ -1,18 +1,80 @@
 """Permissions: whether a principal may do something to something. Asked in one place (`broker/access`).
 
-There are no rules yet: everything is allowed. What has to stay true when there are some: `check` raises before anything
-has happened, and it answers at once.
+The rules are definitions of the kind `acl` in the catalog, and this part follows it: a change is in force, also for
+sessions that are open, when the catalog tells it. While nobody has to log in (a broker without users, on loopback),
+everything is allowed; superusers are never asked about. What must hold: `check` raises before anything has happened,
+and answers at once.
+
+On the loop's thread only.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
-from waystation.errors import NotAllowed
-from waystation.security.principals import Principal
+import msgspec
 
-Operation = Literal["read", "write", "create", "delete", "alter", "describe"]
-Resource = Literal["topic", "queue", "exchange", "transactional-id", "group", "inbox", "namespace", "cluster"]
+from waystation.catalog import Update, rows
+from waystation.catalog.changes import Changes
+from waystation.errors import Full, NotAllowed
+from waystation.observe.events import event_logger
+from waystation.routing.namespace_names import DEFAULT
+from waystation.security.principals import ANONYMOUS, Principal
+from waystation.security.rules import ANY, Judge, Operation, Resource, Rule, RuleBook, check_rule
+from waystation.security.tags import rules_of_tags
+
+if TYPE_CHECKING:
+    from waystation.catalog import Catalog
+    from waystation.catalog.follower import Follower
+    from waystation.security.users import Users
+
+__all__ = ["Operation", "Permissions", "Resource", "refusal"]
+
+logger = event_logger("waystation.permissions")
+
+KIND = "acl"
+MAX_RULES = 100_000
+MOST_IN_ONE_CHANGE = 50
+"""Rules: the store of a cluster takes a hundred keys in one write."""
+UNREADABLE = Rule(f"User:{ANY}", "all", "cluster", ANY, allow=False)
+"""In the place of a rule that a later version has written, or nobody can read."""
+REMEMBERED = 10_000
+"""Principals whose rules are ready to be asked."""
+
+_ALONE: frozenset[Resource] = frozenset({"cluster", "inbox"})
+"""Asked about as a whole, since nobody has a rule about one of them."""
+_INBOXES = Rule(f"User:{ANY}", "all", "inbox", ANY)
+"""Whoever has logged in may ask and be answered: nobody can guess the name of an inbox, which its owner tells. A rule
+that denies it is stronger."""
+
+Whereabouts = Callable[[Resource, str], tuple[str, str]]
+"""(namespace, name in it) of a resource, by the name that the broker knows it by."""
+
+_rule = msgspec.json.Decoder(Rule)
+
+
+def edit_offline(catalog: Catalog, *, add: Iterable[Rule] = (), remove: Iterable[Rule] = ()) -> None:
+    """Writes rules into a catalog that no broker uses. Blocks."""
+    changes: dict[str, bytes | None] = dict.fromkeys(map(key_of, remove))
+    for rule in add:
+        check_rule(rule)
+        changes[key_of(rule)] = msgspec.json.encode(rule)
+    catalog.write(changes)
+
+
+def stored_rules(catalog: Catalog) -> list[Rule]:
+    """All of a catalog. Blocks."""
+    return [_read(name, value) for name, value in sorted(catalog.definitions(KIND).items())]
+
+
+def _read(key: str, value: bytes) -> Rule:
+    try:
+        return _rule.decode(value)
+    except msgspec.DecodeError as error:
+        logger.warning("rule.unreadable", "rule {key} cannot be read: {error}", key=key, error=error)
+        return UNREADABLE
 
 
 def refusal(principal: Principal, operation: Operation, resource: Resource, name: str) -> NotAllowed:
@@ -21,15 +83,185 @@ def refusal(principal: Principal, operation: Operation, resource: Resource, name
 
 
 class Permissions:
-    """One per broker; for the loop's thread."""
+    """One per broker: a part that follows the catalog."""
+
+    prefixes: tuple[str, ...] = (rows.definitions_of(KIND),)
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        follower: Follower,
+        users: Users,
+        *,
+        superusers: Iterable[str],
+        enforced: Callable[[], bool],
+        whereabouts: Whereabouts,
+    ) -> None:
+        self._catalog = catalog
+        self._follower = follower
+        self._users = users
+        self._superusers = frozenset(superusers)
+        self._is_enforced = enforced
+        self._whereabouts = whereabouts
+        self._known: dict[str, Rule] = {}  # by key of the catalog
+        self._book: RuleBook | None = None
+        self._judges: dict[Principal, Judge | None] = {}  # None: it may do everything
+        self._open = True
+        self._changes = Changes()
+        self.version = 0
+        """Another one: what somebody remembers of earlier answers may be wrong by now."""
+        self._on_change: list[Callable[[], None]] = []
+        users.subscribe_changes(lambda name, user: self.refresh())
+
+    def load(self) -> None:
+        """Reads the catalog. Blocks: before the listeners open."""
+        for key, entry in self._catalog.read(rows.definitions_of(KIND)).entries.items():
+            self._known[key] = _read(key, entry.value)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Rules or users have changed, or whether anybody has to log in."""
+        self._book = None
+        self._judges.clear()
+        self._open = not self._is_enforced()
+        self.version += 1
+        for callback in self._on_change:
+            callback()
+
+    def subscribe_changes(self, callback: Callable[[], None]) -> None:
+        """`callback` is called when answers may be others than before."""
+        self._on_change.append(callback)
+
+    async def settle(self) -> None:
+        """Returns when no change is under way: before the broker stops."""
+        await self._changes.settle()
+
+    # -- asking -----------------------------------------------------------------------------------------------------
 
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
         """Raises a `refusal` if the principal may not."""
+        if not self._open and not self._allows(principal, operation, resource, name):
+            raise refusal(principal, operation, resource, name)
 
     def allows(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> bool:
         """The same as an answer: lists leave out what the principal may not see."""
+        return self._open or self._allows(principal, operation, resource, name)
+
+    def check_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> None:
+        """Raises a `refusal` if there may be something whose name begins so with which the principal may not."""
+        if not self._open and not self.allows_under(principal, operation, resource, prefix):
+            raise refusal(principal, operation, resource, f"{prefix}*")
+
+    def allows_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> bool:
+        judge = None if self._open else self._judge(principal)
+        if judge is None:
+            return True
+        namespace, name = self._whereabouts(resource, prefix)
+        return judge.allows_under(operation, resource, ANY if namespace == DEFAULT else namespace, name)
+
+    def allows_some(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
+        """Whether there may be something of this kind with which it may."""
+        if self._open:
+            return True
+        judge = self._judge(principal)
+        return judge is None or judge.allows_some(operation, resource)
+
+    def _allows(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> bool:
+        judge = self._judge(principal)
+        if judge is None:
+            return True
+        if name == ANY and resource not in _ALONE:
+            return judge.allows_under(operation, resource, ANY, "")
+        return judge.allows(operation, resource, *self._whereabouts(resource, name))
+
+    def _judge(self, principal: Principal) -> Judge | None:
         try:
-            self.check(principal, operation, resource, name)
-        except NotAllowed:
-            return False
-        return True
+            return self._judges[principal]
+        except KeyError:
+            if len(self._judges) >= REMEMBERED:
+                self._judges.clear()
+            judge = self._judges[principal] = self._make_judge(principal)
+            return judge
+
+    def _make_judge(self, principal: Principal) -> Judge | None:
+        if principal.kind != "User":
+            return None if principal.superuser else Judge(())
+        user = self._users.find(principal.name)
+        if principal.name in self._superusers or (user is not None and user.superuser):
+            return None
+        if self._book is None:
+            self._book = RuleBook(self._known.values())
+        groups = principal.groups if user is None else (*principal.groups, *user.groups)
+        tags = () if user is None else user.tags
+        found = self._book.concerning(principal.name, groups, principal.host)
+        if principal.name != ANONYMOUS.name:
+            found.append(_INBOXES)
+        return Judge([*found, *rules_of_tags(principal.name, tags)])
+
+    # -- rules ------------------------------------------------------------------------------------------------------
+
+    def rules(self) -> list[Rule]:
+        """All of them, in an order that stays."""
+        return [rule for _, rule in sorted(self._known.items())]
+
+    def find(self, wanted: Callable[[Rule], bool]) -> list[Rule]:
+        return [rule for rule in self.rules() if wanted(rule)]
+
+    async def add(self, rules: Iterable[Rule]) -> None:
+        """Fine if they are there already. In force when this returns."""
+        new = list(rules)
+        for rule in new:
+            check_rule(rule)
+        await self._changes.to_the_end(self._write({key_of(rule): rule for rule in new}))
+
+    async def remove(self, rules: Iterable[Rule]) -> None:
+        """Fine if they are not there."""
+        await self._changes.to_the_end(self._write(dict.fromkeys(map(key_of, rules))))
+
+    async def replace(self, old: Iterable[Rule], new: Iterable[Rule]) -> None:
+        """As one change, if it is not large: nobody sees the old ones removed and the new ones not there."""
+        added = list(new)
+        for rule in added:
+            check_rule(rule)
+        changes: dict[str, Rule | None] = dict.fromkeys(map(key_of, old))
+        changes |= {key_of(rule): rule for rule in added}
+        await self._changes.to_the_end(self._write(changes))
+
+    async def _write(self, changes: dict[str, Rule | None]) -> None:
+        real = [(key, rule) for key, rule in changes.items() if (key in self._known) != (rule is not None)]
+        if len(self._known) + sum(rule is not None for _, rule in real) > MAX_RULES:
+            raise Full(f"there are {len(self._known)} rules, and there can be {MAX_RULES}; delete some first")
+        for begin in range(0, len(real), MOST_IN_ONE_CHANGE):
+            part = real[begin : begin + MOST_IN_ONE_CHANGE]
+            await self._follower.change(
+                {key: None if rule is None else msgspec.json.encode(rule) for key, rule in part}
+            )
+        for _, rule in real:
+            if rule is not None:
+                logger.info("rule.added", "a rule is added: {rule}", rule=describe(rule))
+
+    # -- following the catalog --------------------------------------------------------------------------------------
+
+    def known_keys(self) -> Iterable[str]:
+        return list(self._known)
+
+    async def apply(self, update: Update) -> None:
+        for key, value in update.changes:
+            if value is None:
+                self._known.pop(key, None)
+            else:
+                self._known[key] = _read(key, value)
+        self.refresh()
+
+
+def key_of(rule: Rule) -> str:
+    """Of the catalog: the same rule has the same key."""
+    return rows.definition_key(KIND, hashlib.sha256(msgspec.json.encode(rule)).hexdigest()[:40])
+
+
+def describe(rule: Rule) -> str:
+    """In one line, for people."""
+    name = {"literal": rule.name, "prefixed": f"{rule.name}…", "regex": f"/{rule.name}/"}[rule.match]
+    where = "" if rule.namespace == ANY else f" in namespace {rule.namespace}"
+    host = "" if rule.host == ANY else f" from {rule.host}"
+    return f"{rule.principal} {'may' if rule.allow else 'may not'} {rule.operation} {rule.resource} {name}{where}{host}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +15,12 @@ class Principal:
     superuser: bool = False
     namespace: str = "/"
     """Its home: where it is when its connection does not say."""
+    host: str = "*"
+    """The address that it logged in from; `*`: not known, or of no matter."""
+
+    def at(self, host: str) -> Principal:
+        """The same, at this address."""
+        return replace(self, host=host)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"

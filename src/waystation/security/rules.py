@@ -38,6 +38,9 @@ ALL = "all"
 ANY = "*"
 """As a host, a namespace, a name, or the name of a principal."""
 
+CLUSTER = "kafka-cluster"
+"""The name of the one cluster, as Kafka's rules say it."""
+
 IMPLIES: dict[Operation, tuple[Operation, ...]] = {
     "describe": ("read", "write", "delete", "alter"),
     "describe-configs": ("alter-configs",),
@@ -106,9 +109,33 @@ class _Names:
             or any(one in here and expression.matches(name) for one, expression in self.expressions)
         )
 
+    def cover(self, namespace: str, prefix: str) -> bool:
+        """Whether every name that begins so matches."""
+        here = (ANY, namespace)
+        return any(one in self.any for one in here) or any(
+            one in here and prefix.startswith(known) for one, known in self.prefixes
+        )
+
+    def meet(self, namespace: str, prefix: str) -> bool:
+        """Whether a name that begins so may match."""
+        return (
+            bool(self.expressions)
+            or any(_overlap(one, namespace) for one in self.any)
+            or any(_overlap(one, namespace) and name.startswith(prefix) for one, name in self.exact)
+            or any(
+                _overlap(one, namespace) and (known.startswith(prefix) or prefix.startswith(known))
+                for one, known in self.prefixes
+            )
+        )
+
     @property
     def empty(self) -> bool:
         return not (self.any or self.exact or self.prefixes or self.expressions)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Of two namespaces, or all of them."""
+    return one == other or ANY in (one, other)
 
 
 class Judge:
@@ -150,6 +177,14 @@ class Judge:
         allowed = self._allowed.get((operation, resource))
         return allowed is not None and allowed.match(namespace, name)
 
+    def allows_under(self, operation: Operation, resource: Resource, namespace: str, prefix: str) -> bool:
+        """Whether it is allowed for every name in the namespace (or in all of them) that begins so."""
+        denied = self._denied.get((operation, resource))
+        if denied is not None and denied.meet(namespace, prefix):
+            return False
+        allowed = self._allowed.get((operation, resource))
+        return allowed is not None and allowed.cover(namespace, prefix)
+
     def allows_some(self, operation: Operation, resource: Resource) -> bool:
         """Whether there may be a name for which it is allowed (Kafka asks so about idempotent producers)."""
         return (operation, resource) in self._allowed
@@ -168,4 +203,5 @@ class RuleBook:
         """The rules for a user by its name, from an address."""
         names = dict.fromkeys((f"User:{user}", f"User:{ANY}", *(f"Group:{group}" for group in groups)))
         found = (rule for name in names for rule in self._by_principal.get(name, ()))
-        return [rule for rule in found if rule.host in (ANY, host)]
+        # Who may come from anywhere is denied what anybody from anywhere is.
+        return [rule for rule in found if rule.host in (ANY, host) or (host == ANY and not rule.allow)]

@@ -73,6 +73,14 @@ class Follower(ABC, Generic[P]):
     def failed(self, error: WaystationError) -> None:
         """It cannot go on."""
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def end(self, error: WaystationError) -> None:
+        """The broker ends it."""
+        self.failed(error)
+
     def _soon(self) -> None:
         """Delivers in the loop's next turn: whoever calls may have something to finish first."""
         if not self._scheduled and not self._closed:

@@ -152,6 +152,14 @@ class GroupMember:
             self.close()
             self._on_end(error)
 
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def end(self, error: WaystationError) -> None:
+        """The broker ends it."""
+        self.failed(error)
+
     # -- as a feed ---------------------------------------------------------------------------------------------------
 
     def credit(self, count: int) -> None:

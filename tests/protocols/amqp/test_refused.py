@@ -13,20 +13,22 @@ from tests.broker.queue_kit import Machine, put
 from tests.protocols.amqp.kit import HEADER, publish
 from tests.simulation.amqp_machine import SimConnection
 from tests.simulation.world import Simulation
+from tests.support.permissions import OpenPermissions
 from waystation.broker.broker import Broker
 from waystation.errors import NotAllowed
 from waystation.queues.settings import QueueSettings
-from waystation.security.permissions import Operation, Permissions, Resource
+from waystation.security.permissions import Operation, Resource
 from waystation.security.principals import Principal
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_ALLOWED
 
 Rule = tuple[Operation, Resource]
 
 
-class Refuses(Permissions):
+class Refuses(OpenPermissions):
     """These, and nothing else."""
 
     def __init__(self, *rules: Rule) -> None:
+        super().__init__()
         self._rules = rules
 
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:

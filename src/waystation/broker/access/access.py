@@ -24,6 +24,7 @@ from uuid import UUID
 from waystation.broker.access.family import target_of
 from waystation.broker.access.groups import GroupAccess
 from waystation.broker.access.inboxes import InboxAccess
+from waystation.broker.access.open_consumers import Question, ask
 from waystation.broker.access.reading import ReadingAccess
 from waystation.broker.access.shares import ShareAccess
 from waystation.broker.access.subscriptions import SubscriptionAccess
@@ -285,8 +286,9 @@ class Access:
         priority: int = 0,
     ) -> QueueFeed:
         """A consumer of the queue; it gets messages with its first credit."""
-        self._permissions.check(self.principal, "read", "queue", queue)
-        return self._broker.queues.open_feed(
+        questions = (Question("read", "queue", queue),)
+        ask(self._permissions, self.principal, questions[0])
+        feed = self._broker.queues.open_feed(
             queue,
             consumer,
             deliver,
@@ -298,18 +300,26 @@ class Access:
             owner=owner,
             priority=priority,
         )
+        self._broker.open_consumers.add(feed, self.principal, questions)
+        return feed
 
     def getter(
         self, queue: str, owner: str, hold_ms: int | None = None, auto_ack: bool = False, *, silent: bool = False
     ) -> Getter:
         """A consumer that asks for messages. `silent`: it is no consumer to anybody else, and does not wait."""
-        self._permissions.check(self.principal, "read", "queue", queue)
-        return self._broker.queues.getter(queue, owner, hold_ms, auto_ack, silent=silent)
+        questions = (Question("read", "queue", queue),)
+        ask(self._permissions, self.principal, questions[0])
+        getter = self._broker.queues.getter(queue, owner, hold_ms, auto_ack, silent=silent)
+        self._broker.open_consumers.add(getter, self.principal, questions)
+        return getter
 
     def open_reader(self, queue: str, consumer: str, *, on_end: OnEnd, owner: str | None = None) -> QueueReader:
         """Who reads the queue alone and by entry numbers."""
-        self._permissions.check(self.principal, "read", "queue", queue)
-        return self._broker.queues.open_reader(queue, consumer, on_end=on_end, owner=owner)
+        questions = (Question("read", "queue", queue),)
+        ask(self._permissions, self.principal, questions[0])
+        reader = self._broker.queues.open_reader(queue, consumer, on_end=on_end, owner=owner)
+        self._broker.open_consumers.add(reader, self.principal, questions)
+        return reader
 
     def read_entries(self, queue: str, runs: Sequence[Run], count: int, max_bytes: int) -> EntriesAnswer:
         """The messages of these runs that are there: `count`, or as many as have `max_bytes`, or one. Metered."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.open_consumers import Consumer, Question, ask
 from waystation.cluster.state import NOBODY
 from waystation.security.permissions import Operation, Resource
 from waystation.security.principals import Principal
@@ -41,6 +42,14 @@ class Family:
         topic_id = self._broker.topics.id_of(topic)
         placed = None if topic_id is None else self._broker.view.placed(topic_id, index)
         return NOBODY if placed is None or not placed.has_leader else placed.leader
+
+    def _ask_all(self, questions: tuple[Question, ...]) -> None:
+        for question in questions:
+            ask(self._broker.permissions, self._principal, question)
+
+    def _opened(self, consumer: Consumer, questions: tuple[Question, ...]) -> None:
+        """A consumer that was allowed by these is open; it is ended when they are not allowed any more."""
+        self._broker.open_consumers.add(consumer, self._principal, questions)
 
     def _sees(self, resource: Resource, name: str) -> bool:
         """Lists leave out what the principal may not see."""

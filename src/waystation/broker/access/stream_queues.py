@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waystation.broker.access.family import Family
+from waystation.broker.access.open_consumers import Question
 from waystation.queues.feed import Deliver
 from waystation.subscriptions.tailing import OnEnd, Start, TailFeed
 
@@ -34,8 +35,11 @@ class StreamQueueAccess(Family):
 
     def read(self, topic: str, start: Start, deliver: Deliver, on_end: OnEnd) -> TailFeed:
         """A reader; it delivers when it is given credit."""
-        self._ask("read", "topic", topic)
-        return self._broker.tailing.open(topic, start, deliver, on_end)
+        questions = (Question("read", "topic", topic),)
+        self._ask_all(questions)
+        feed = self._broker.tailing.open(topic, start, deliver, on_end)
+        self._opened(feed, questions)
+        return feed
 
     def readers(self, topic: str) -> int:
         """How many read it."""

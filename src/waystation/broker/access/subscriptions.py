@@ -11,8 +11,10 @@ from collections.abc import Iterable, Sequence
 
 from waystation.admin.overview import commit_offsets
 from waystation.broker.access.family import Family
+from waystation.broker.access.open_consumers import Question
 from waystation.protocol import Subscribe, SubscribeAnswer
 from waystation.queues.feed import Deliver, Feed
+from waystation.routing.patterns import fixed_part
 from waystation.subscriptions.group_member import GroupMember
 from waystation.subscriptions.subscriptions import OnEnd
 from waystation.transactions.transacting import Tx
@@ -27,18 +29,24 @@ class SubscriptionAccess(Family):
         self, command: Subscribe, consumer_name: str, deliver: Deliver, on_end: OnEnd
     ) -> tuple[Feed, SubscribeAnswer]:
         """A subscription of any mode: the feed, which delivers when it is given credit, and what the client is told."""
-        self._may_read(command.group, command.topics)
-        return await self._broker.subscriptions.open(command, consumer_name, deliver, on_end)
+        questions = _reading(command.group, command.topics, command.syntax)
+        self._ask_all(questions)
+        feed, answer = await self._broker.subscriptions.open(command, consumer_name, deliver, on_end)
+        self._opened(feed, questions)
+        return feed, answer
 
     async def join(self, group: str, topics: list[str], consumer_name: str, on_end: OnEnd) -> GroupMember:
         """A member of a consumer group that asks for its partitions and reads them by itself."""
-        self._may_read(group, topics)
-        return await self._broker.subscriptions.join(group, topics, consumer_name, on_end)
+        questions = _reading(group, topics)
+        self._ask_all(questions)
+        member = await self._broker.subscriptions.join(group, topics, consumer_name, on_end)
+        self._opened(member, questions)
+        return member
 
     async def commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]], tx: Tx | None = None) -> None:
         """Offsets of a group, by one who is no member: all of them are durable when this returns, or the first error is
         raised. `tx`: they are committed with it."""
-        self._may_read(group, (topic for topic, _, _ in offsets))
+        self._ask_all(_reading(group, [topic for topic, _, _ in offsets], ""))
         if tx is not None:
             await tx.commit_offsets(group, offsets)
         else:
@@ -58,8 +66,13 @@ class SubscriptionAccess(Family):
         self._ask_cluster("describe")
         return self._broker.subscriptions.total()
 
-    def _may_read(self, group: str | None, topics: Iterable[str]) -> None:
-        if group:
-            self._ask("read", "group", group)
-        for topic in set(topics):
-            self._ask("read", "topic", topic)
+
+def _reading(group: str | None, topics: Iterable[str], syntax: str = "wildcard") -> tuple[Question, ...]:
+    """What is asked of one who reads these; a pattern is about every topic that it may match, now or later."""
+    found: list[Question] = [Question("read", "group", group)] if group else []
+    for topic in dict.fromkeys(topics):
+        names, prefix = fixed_part(topic, syntax)
+        found += [Question("read", "topic", name) for name in names]
+        if prefix is not None:
+            found.append(Question("read", "topic", prefix, under=True))
+    return tuple(found)

@@ -7,6 +7,7 @@ thread only.
 from __future__ import annotations
 
 from waystation.broker.access.family import Family
+from waystation.broker.access.open_consumers import Question
 from waystation.queues.feed import Deliver
 from waystation.share.feed import OnEnd, SharedFeed
 from waystation.share.topic_queue_settings import TopicQueueSettings
@@ -49,17 +50,23 @@ class TopicQueueAccess(Family):
         exclusive: bool = False,
     ) -> SharedFeed:
         """A consumer; it delivers when it is given credit."""
-        self._ask("read", "queue", queue)
-        return await self._broker.topic_queues.consume(
+        questions = (Question("read", "queue", queue),)
+        self._ask_all(questions)
+        feed = await self._broker.topic_queues.consume(
             queue, consumer, deliver, on_end, hold_ms=hold_ms, auto_ack=auto_ack, exclusive=exclusive
         )
+        self._opened(feed, questions)
+        return feed
 
     async def getter(
         self, queue: str, consumer: str, *, hold_ms: int | None = None, auto_ack: bool = False
     ) -> SharedFeed:
         """One who asks for single messages (`SharedFeed.take`) and is not counted as a consumer."""
-        self._ask("read", "queue", queue)
-        return await self._broker.topic_queues.getter(queue, consumer, hold_ms=hold_ms, auto_ack=auto_ack)
+        questions = (Question("read", "queue", queue),)
+        self._ask_all(questions)
+        feed = await self._broker.topic_queues.getter(queue, consumer, hold_ms=hold_ms, auto_ack=auto_ack)
+        self._opened(feed, questions)
+        return feed
 
     async def purge(self, queue: str) -> int:
         """Everything that the topic has now is done for this queue. Returns how many messages were ready."""

@@ -82,7 +82,8 @@ class HttpLogin:
             if found is None and not free:
                 raise Unauthorized(REFUSED)
             return found
-        return self._session(headers) or peer.certificate
+        known = self._session(headers) or peer.certificate
+        return None if known is None else known.at(peer.host)
 
     async def _authorized(self, said: str, peer: LoginPeer) -> Principal | None:
         authenticator = self._broker.authenticator

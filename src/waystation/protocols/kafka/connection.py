@@ -247,7 +247,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._login = login = KafkaLogin(broker.authenticator, peer, self._listener.now_s, self._entered)
         self._guarded = not login.idle
         if certificate is not None:
-            self._entered(certificate)
+            self._entered(certificate.at(self.client_host))
         elif broker.authenticator.required:
             self._engine.allow(MAX_REQUEST_BYTES)
         return login

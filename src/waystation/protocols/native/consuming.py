@@ -171,6 +171,13 @@ class _Inbox:
     def leave(self) -> None:
         self.close()
 
+    @property
+    def closed(self) -> bool:
+        return False
+
+    def end(self, error: WaystationError) -> None:
+        self.close()
+
 
 # -- asking for messages -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,29 @@
+"""Where things are, for rules: a thing's namespace and its name in it, by the name that the broker knows it by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from waystation.routing.namespace_names import DEFAULT, topic_prefix_of
+from waystation.security.rules import ANY, CLUSTER, Resource
+
+if TYPE_CHECKING:
+    from waystation.routing.namespaces import Namespaces
+
+
+class Whereabouts:
+    """Groups, transactional ids and users are in no namespace, which is `/` for rules; a namespace is in itself."""
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+
+    def __call__(self, resource: Resource, name: str) -> tuple[str, str]:
+        if resource == "topic":
+            namespace = self._namespaces.of_topic(name)
+            return namespace, name.removeprefix(topic_prefix_of(namespace))
+        if resource in ("queue", "exchange"):
+            namespace = self._namespaces.of(name)
+            return namespace, self._namespaces.local(name)
+        if resource == "cluster":
+            return ANY, CLUSTER
+        return (name, name) if resource == "namespace" else (DEFAULT, name)
