@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.server import ROOT
+from waystation.cli.users import offline_catalog
+from waystation.security.permissions import edit_offline
+from waystation.security.rules import RESOURCES, Rule
 
 PASSWORDS = {"admin": "admin-secret", "alice": "wönder=land,", "bob": "builder"}
 
@@ -28,8 +31,16 @@ def waystation(*arguments: str, stdin: str = "", check: bool = True) -> subproce
     return done
 
 
-def add_users(data: Path, passwords: Mapping[str, str], superusers: Sequence[str] = ()) -> None:
+ALL = tuple(Rule("User:*", "all", resource, "*") for resource in RESOURCES)
+"""Rules by which everybody who has logged in may do everything: for tests of who is there."""
+
+
+def add_users(
+    data: Path, passwords: Mapping[str, str], superusers: Sequence[str] = (), rules: Sequence[Rule] = ALL
+) -> None:
     """To the folder of a broker that does not run."""
     for name, password in passwords.items():
         more = ["--superuser"] if name in superusers else []
         waystation("users", "add", name, "--password-stdin", "--data", str(data), *more, stdin=f"{password}\n")
+    with offline_catalog(str(data)) as (catalog, _):
+        edit_offline(catalog, add=rules)

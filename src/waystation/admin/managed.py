@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from waystation.health.sampling import Sampling
     from waystation.queues.dead_letters import DeadLetters
     from waystation.security.authenticator import Authenticator
+    from waystation.security.permissions import Permissions
     from waystation.security.users import Users
     from waystation.share.admin import SharedAdmin
     from waystation.subscriptions.subscriptions import Subscriptions
@@ -52,6 +53,7 @@ class ManagedBroker(Core, Protocol):
     policies: Policies
     users: Users
     authenticator: Authenticator
+    permissions: Permissions
     pipelines_seen: PipelinesSeen
     pipeline_runner: Runner | None
 

@@ -62,7 +62,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
         from waystation.security.users import User, edit_offline, stored_users
 
-        with _catalog(arguments.data) as (catalog, token):
+        with offline_catalog(arguments.data) as (catalog, token):
             there = stored_users(catalog)
             if name in there:
                 raise AlreadyExists(f"user {name!r} exists already; `waystation users passwd` changes the password")
@@ -104,7 +104,7 @@ def _listed(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             return all_of(mq, "users")
     from waystation.security.users import stored_users
 
-    with _catalog(arguments.data) as (catalog, _):
+    with offline_catalog(arguments.data) as (catalog, _):
         return [
             {
                 "user": name,
@@ -127,7 +127,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     else:
         from waystation.security.users import edit_offline, stored_users
 
-        with _catalog(arguments.data) as (catalog, token):
+        with offline_catalog(arguments.data) as (catalog, token):
             _known(stored_users(catalog), name)
             edit_offline(catalog, name, None, token)
             opened = not stored_users(catalog)
@@ -151,7 +151,7 @@ def _passwd(arguments: argparse.Namespace) -> int:
 
         from waystation.security.users import edit_offline, stored_users
 
-        with _catalog(arguments.data) as (catalog, token):
+        with offline_catalog(arguments.data) as (catalog, token):
             user = _known(stored_users(catalog), name)
             edit_offline(catalog, name, msgspec.structs.replace(user, verifiers=verifiers), token)
     if arguments.json:
@@ -189,7 +189,7 @@ def _new_password(arguments: argparse.Namespace) -> str:
 
 
 @contextmanager
-def _catalog(data: str) -> Iterator[tuple[Catalog, Any]]:
+def offline_catalog(data: str) -> Iterator[tuple[Catalog, Any]]:
     """The catalog of a folder that no broker uses, and what gives random bytes."""
     from waystation.broker.open import locked_folder
     from waystation.catalog.sqlite import SqliteCatalog

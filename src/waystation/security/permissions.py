@@ -136,6 +136,11 @@ class Permissions:
         """Returns when no change is under way: before the broker stops."""
         await self._changes.settle()
 
+    @property
+    def enforced(self) -> bool:
+        """Whether anybody is asked about at all."""
+        return not self._open
+
     # -- asking -----------------------------------------------------------------------------------------------------
 
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:

@@ -18,6 +18,7 @@ from waystation.admin import (
     jobs,
     search_terms,
     searching,
+    view_acls,
     view_cluster,
     view_connections,
     view_dead_letters,
@@ -130,6 +131,7 @@ class Row(Generic[Q]):
 AnyRow = Row[Any]
 
 VIEWS: dict[str, AnyRow] = {
+    "acls": Row(view_acls.AclsQuery, view_acls.acls_page, view_acls.AclList),
     "overview": Row(view_overview.OverviewQuery, view_overview.overview_view, view_overview.Overview),
     "history": Row(view_overview.HistoryQuery, view_overview.history_view, view_overview.HistoryOut),
     "cluster": Row(Nothing, view_cluster.cluster_view, view_cluster.ClusterOut),
@@ -271,6 +273,8 @@ VIEWS: dict[str, AnyRow] = {
 }
 
 ACTIONS: dict[str, AnyRow] = {
+    "add-acls": Row(view_acls.ChangeAcls, view_acls.add_acls, view_acls.AclsChanged, OPERATE),
+    "remove-acls": Row(view_acls.ChangeAcls, view_acls.remove_acls, view_acls.AclsChanged, OPERATE),
     "add-user": Row(view_users.AddUser, view_users.add_user, view_users.UserAdded, OPERATE),
     "remove-user": Row(view_users.UserQuery, view_users.remove_user, view_users.UserRemoved, OPERATE),
     "set-password": Row(view_users.SetPassword, view_users.set_password, None, OPERATE),

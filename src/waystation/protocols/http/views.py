@@ -300,6 +300,10 @@ ROUTES: tuple[AnyRoute, ...] = (
     ),
     _act("PUT", "/v1/users/{user}/password", "set-password", "Change a user's password", tag="users"),
     _act("DELETE", "/v1/users/{user}", "remove-user", "Remove a user; its connections are closed", tag="users"),
+    # -- rules --------------------------------------------------------------------------------------------------------
+    _view("/v1/acls", "acls", "List the rules: who may do what to what", tag="acls"),
+    _act("POST", "/v1/acls", "add-acls", "Add rules; those that are there already stay", tag="acls"),
+    _act("POST", "/v1/acls/remove", "remove-acls", "Remove rules: those with exactly these fields", tag="acls"),
     # -- connections, pipelines, settings, the broker -----------------------------------------------------------------
     _view("/v1/connections", "connections", "List who is connected, and what they do", tag="connections"),
     _view("/v1/connections/{connection}", "connection", "Describe a connection", tag="connections"),
