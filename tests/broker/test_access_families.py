@@ -83,6 +83,10 @@ LISTS = {
 ASK_NOBODY = {
     "count": "what was published was asked about",
     "count_batches": "what was published was asked about",
+    "begin_routed": "what is published in it was asked about when it was routed",
+    "put_routed": "it was asked about when it was routed",
+    "put_same_routed": "it was asked about when it was routed",
+    "publish_routed": "it was asked about when it was routed",
     "durable_soon": "what was written was asked about",
     "holds": "about names alone, whatever there is",
     "namespace_of": "about names alone",
@@ -96,6 +100,7 @@ ASK_NOBODY = {
     "views.readiness": "for anybody, without reasons: see below",
 }
 LOOK_FIRST = {
+    "admit_default": "what is asked is whether it may write to what there is of this name",
     "append": "the partition is at hand, and names its topic",
     "shares.partition": "a topic by its id has to be found for its name",
     "topics.ensure": "what is asked is whether it may be created, if it is not there",
@@ -185,6 +190,7 @@ class Stage:
             "header": read_header(batch),
             "inbox": "inbox",
             "index": 0,
+            "key": QUEUE,
             "keys": [(TOPIC, 0)],
             "levels": [("waystation", 10)],
             "limits": Limits(max_queues=9),
@@ -463,14 +469,25 @@ def test_a_topic_that_the_producer_may_not_write_to_joins_no_transaction(tmp_pat
     with_stage(tmp_path, OnlyTopicsRefused(), story)
 
 
-def test_an_id_without_transactions_is_for_everybody(tmp_path: Path) -> None:
-    """It lets its holder write nothing: each topic is asked about when something is published to it."""
-
+def test_an_id_without_transactions_is_for_whoever_may_write_to_some_topic(tmp_path: Path) -> None:
     async def story(stage: Stage) -> None:
-        producer = await stage.access.transactions.init_producer_id(None, 0)
-        assert producer.epoch == 0
+        with pytest.raises(NotAllowed, match="idempotent-write cluster"):
+            await stage.access.transactions.init_producer_id(None, 0)
 
     with_stage(tmp_path, RefusesEverything(), story)
+
+
+def test_a_queue_with_dead_letters_asks_to_read_it_and_to_write_to_where_they_go(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        notes = stage.broker.permissions
+        assert isinstance(notes, NotesEverything)
+        await stage.access.declare_queue("new", QueueSettings(dead_letter_exchange=EXCHANGE))
+        assert notes.asked == [("create", "queue", "new"), ("read", "queue", "new"), ("write", "exchange", EXCHANGE)]
+        notes.asked.clear()
+        await stage.access.bind(EXCHANGE, "queue:new")
+        assert notes.asked == [("read", "exchange", EXCHANGE), ("write", "queue", "new")]
+
+    with_stage(tmp_path, NotesEverything(), story)
 
 
 def test_two_who_use_a_new_topic_at_once_both_get_it(tmp_path: Path) -> None:
@@ -504,8 +521,8 @@ class NothingElse:
 def least(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """A query with what it must have."""
     required = [field for field in msgspec.structs.fields(kind) if field.required]
-    numbers = ("before_offset", "node")
-    return {field.encode_name: 0 if field.name in numbers else f"a-{field.name}" for field in required}
+    known: dict[str, Any] = {"before_offset": 0, "node": 0, "acls": []}
+    return {field.encode_name: known.get(field.name, f"a-{field.name}") for field in required}
 
 
 @pytest.mark.parametrize(
@@ -551,7 +568,7 @@ def test_a_view_that_lists_things_has_those_that_the_principal_may_see(tmp_path:
     row = VIEWS[what]
     query = {**least(row.query), **({"exchange": EXCHANGE} if what == "bindings" else {})}
 
-    class NoneOfThose(Permissions):
+    class NoneOfThose(OpenPermissions):
         """What the rows are about is for nobody."""
 
         def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:

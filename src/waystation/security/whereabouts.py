@@ -10,6 +10,9 @@ from waystation.security.rules import ANY, CLUSTER, Resource
 if TYPE_CHECKING:
     from waystation.routing.namespaces import Namespaces
 
+DEFAULT_EXCHANGE = "amq.default"
+"""What RabbitMQ's permissions call the exchange that has no name."""
+
 
 class Whereabouts:
     """Groups, transactional ids and users are in no namespace, which is `/` for rules; a namespace is in itself."""
@@ -23,7 +26,7 @@ class Whereabouts:
             return namespace, name.removeprefix(topic_prefix_of(namespace))
         if resource in ("queue", "exchange"):
             namespace = self._namespaces.of(name)
-            return namespace, self._namespaces.local(name)
+            return namespace, self._namespaces.local(name) or (DEFAULT_EXCHANGE if resource == "exchange" else "")
         if resource == "cluster":
             return ANY, CLUSTER
         return (name, name) if resource == "namespace" else (DEFAULT, name)

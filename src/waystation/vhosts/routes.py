@@ -49,8 +49,7 @@ class Routes:
             return (), (), False
         if not exchange and names.prefix:
             # The default exchange of a namespace reaches that namespace's queues alone.
-            access.admit_exchange(names.full(exchange))
-            if access.queue_exists(names.full(key)):
+            if access.admit_default(key):
                 return (names.full(key),), (), False
             source = self._sources.find(key)
             return ((), (source.topic,), False) if source is not None else ((), (), False)

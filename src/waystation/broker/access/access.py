@@ -53,7 +53,7 @@ from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
 from waystation.queues.shard.shard import PutEach, PutResult
 from waystation.routing.exchange import ExchangeSettings
-from waystation.routing.namespace_names import Names
+from waystation.routing.namespace_names import Names, prefix_of
 from waystation.routing.resolving import Route
 from waystation.security.permissions import Resource
 from waystation.security.principals import Principal
@@ -165,6 +165,22 @@ class Access:
         if self._alarms.on and not self.waits:
             self._check_room(self._broker.namespaces.of(exchange), f"exchange {exchange!r}")
 
+    def admit_default(self, key: str) -> bool:
+        """For one who publishes to the default exchange of the namespace: raises unless it may write to that exchange,
+        or to what the key names. Returns whether that is a queue."""
+        broker, permissions = self._broker, self._permissions
+        queue, topic = self.names.full(key), self.names.topic(key)
+        there = queue in broker.queues
+        namespace = broker.namespaces.of(queue)
+        if not permissions.allows(self.principal, "write", "exchange", prefix_of(namespace)):
+            if not there and topic in broker.topics:
+                permissions.check(self.principal, "write", "topic", topic)
+            else:
+                permissions.check(self.principal, "write", "queue", queue)
+        if self._alarms.on and not self.waits:
+            self._check_room(namespace, f"queue {queue!r}")
+        return there
+
     def _check_room(self, namespace: str, what: str) -> None:
         reason = self._alarms.reason(namespace)
         if reason is not None:
@@ -204,7 +220,12 @@ class Access:
     ) -> QueueInfo:
         """A queue of this name, created if it is not there (`passive`: it has to be); durable when this returns.
         `alter`: settings that differ are changed, those in `only` (None: all of them)."""
-        self._permissions.check(self.principal, "describe" if passive and not alter else "create", "queue", queue)
+        check = self._permissions.check
+        check(self.principal, "describe" if passive and not alter else "create", "queue", queue)
+        if settings is not None and settings.keeps_dead and not (passive and not alter):
+            # What is in the queue can be had there, too.
+            check(self.principal, "read", "queue", queue)
+            check(self.principal, "write", *_dead_letters_of(settings))
         return await self._broker.queues.declare(queue, settings, passive=passive, alter=alter, only=only, owner=owner)
 
     async def delete_queue(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
@@ -345,7 +366,7 @@ class Access:
         messages."""
         self.admit_topic(topic)
         if topic not in self._broker.topics:
-            self._permissions.check(self.principal, "create", "topic", topic)
+            self.topics.ask_create(topic)
         return await self._broker.messages.ensure(topic, {DEDUP_SETTING: str(DEDUP_MS)} if deduplicates else None)
 
     async def create_topic(
@@ -356,7 +377,7 @@ class Access:
         replicas: WantedReplicas = BY_DEFAULT,
     ) -> Topic:
         """A new topic; `partitions` are `num.partitions` where they are not said."""
-        self._permissions.check(self.principal, "create", "topic", topic)
+        self.topics.ask_create(topic)
         count = self._broker.settings.integer("num.partitions") if partitions is None else partitions
         return await self._broker.topics.create(topic, count, settings, replicas)
 
@@ -418,7 +439,10 @@ class Access:
         self, exchange: str, routing_key: str, messages: Sequence[Message], *, mandatory: bool = False
     ) -> PublishAnswer:
         """Messages to whatever the exchange routes them to; durable there when this returns."""
-        self.admit_exchange(exchange)
+        if exchange:
+            self.admit_exchange(exchange)
+        else:
+            self.admit_default(routing_key)
         answer = await self._broker.routing.publish(exchange, routing_key, messages, mandatory=mandatory)
         self.count(len(messages), sum(len(message.payload) for message in messages))
         return answer
@@ -455,13 +479,18 @@ class Access:
 
     async def bind(self, exchange: str, target: str, key: str = "", arguments: dict[str, Any] | None = None) -> None:
         """Messages of the exchange that match go to the target from now on."""
-        self._permissions.check(self.principal, "alter", "exchange", exchange)
+        self._ask_binding(exchange, target)
         await self._broker.routing.bind(exchange, target, key, arguments)
 
     async def unbind(self, exchange: str, target: str, key: str = "", arguments: dict[str, Any] | None = None) -> bool:
         """False if there is no such binding."""
-        self._permissions.check(self.principal, "alter", "exchange", exchange)
+        self._ask_binding(exchange, target)
         return await self._broker.routing.unbind(exchange, target, key, arguments)
+
+    def _ask_binding(self, exchange: str, target: str) -> None:
+        """As RabbitMQ: what is in the exchange is read, and the target is written to."""
+        self._permissions.check(self.principal, "read", "exchange", exchange)
+        self._permissions.check(self.principal, "write", *target_of(target))
 
     def describe_exchange(self, exchange: str) -> ExchangeSettings:
         self._permissions.check(self.principal, "describe", "exchange", exchange)
@@ -505,7 +534,10 @@ class Access:
     def resolve(self, exchange: str, routing_key: str) -> Route:
         """Where messages with this key go, for one who is about to publish: NotFound for an unknown exchange,
         NotAllowed for an internal one. To be asked again when the version of `route_table` is another."""
-        self.admit_exchange(exchange)
+        if exchange:
+            self.admit_exchange(exchange)
+        else:
+            self.admit_default(routing_key)
         return self._broker.routing.resolve(exchange, routing_key)
 
     @property
@@ -541,6 +573,35 @@ class Access:
         """The topic's share of what was routed."""
         self.admit_topic(topic)
         return self._broker.messages.publish(topic, messages, partition, promised=promised)
+
+    # -- by protocols that have asked `resolve` where messages go, in the same turn -----------------------------------
+
+    def put_routed(self, queue: str, messages: Sequence[Message]) -> PutEach:
+        """`put_each`, of what an exchange has routed."""
+        self._check_routed(queue)
+        return self._broker.queues.put_each(queue, messages)
+
+    def put_same_routed(
+        self, queues: Sequence[str], messages: Sequence[Message]
+    ) -> Iterator[tuple[Sequence[str], Receipt]]:
+        """`put_same`, of what an exchange has routed."""
+        for queue in queues:
+            self._check_routed(queue)
+        return self._broker.queues.put_same(queues, messages)
+
+    def publish_routed(self, topic: str, messages: Sequence[Message], *, promised: bool) -> Published:
+        """`publish_each`, of what an exchange has routed."""
+        if self._alarms.on and not self.waits:
+            self._check_room(self._broker.namespaces.of_topic(topic), f"topic {topic!r}")
+        return self._broker.messages.publish(topic, messages, None, promised=promised)
+
+    async def begin_routed(self, transactional_id: str, timeout_ms: int = 60_000) -> Tx:
+        """A transaction under a name of the broker's own, for what was routed and asked about before."""
+        return await self._broker.transacting.begin(transactional_id, timeout_ms)
+
+    def _check_routed(self, queue: str) -> None:
+        if self._alarms.on and not self.waits:
+            self._check_room(self._broker.namespaces.of(queue), f"queue {queue!r}")
 
     def count(self, messages: int, size: int) -> None:
         """So much was published."""
@@ -667,3 +728,11 @@ class Access:
         from waystation.broker.access.views import ViewAccess
 
         return ViewAccess(self._broker, self.principal)
+
+
+def _dead_letters_of(settings: QueueSettings) -> tuple[Resource, str]:
+    """Where dead letters go, as permissions call it."""
+    if settings.dead_letter_exchange is not None:
+        return "exchange", settings.dead_letter_exchange
+    target = settings.dead_letter or ""
+    return target_of(target) if target.startswith("topic:") else ("queue", target)

@@ -44,12 +44,12 @@ class ClusterAccess(Family):
 
     def settings(self) -> BrokerSettings:
         """As they are now; topics and groups have their own over these."""
-        self._ask_cluster("describe")
+        self._ask_cluster("describe-configs")
         return self._broker.settings
 
     async def alter_settings(self, changes: dict[str, str | None]) -> None:
         """Changes settings at run time, all of them or none; they survive a restart. None: back to the default."""
-        self._ask_cluster("alter")
+        self._ask_cluster("alter-configs")
         await self._broker.alter_settings(changes)
 
     def check_describe(self) -> None:
@@ -59,6 +59,11 @@ class ClusterAccess(Family):
     def check_alter(self) -> None:
         """Raises if the principal may not change the broker: for changes that are validated only, or refused."""
         self._ask_cluster("alter")
+
+    def settings_to_alter(self) -> BrokerSettings:
+        """`settings`, for one who is about to change them, or would."""
+        self._ask_cluster("alter-configs")
+        return self._broker.settings
 
     async def disk_room(self) -> tuple[int, int]:
         """Total and free bytes of the disk with the data; -1 where it does not say."""
@@ -93,12 +98,12 @@ class ClusterAccess(Family):
 
     def log_levels(self) -> dict[str, int]:
         """The loggers that exist by now, and the level that holds for each: its own or an ancestor's."""
-        self._ask_cluster("describe")
+        self._ask_cluster("describe-configs")
         names = [name for name in logging.root.manager.loggerDict if name.startswith(f"{LOGGER}.")]
         return {name: logging.getLogger(name).getEffectiveLevel() for name in (LOGGER, *sorted(names))}
 
     def alter_log_levels(self, levels: Iterable[tuple[str, int]]) -> None:
         """Until the process ends. `logging.NOTSET`: as its ancestor's."""
-        self._ask_cluster("alter")
+        self._ask_cluster("alter-configs")
         for name, level in levels:
             logging.getLogger(name).setLevel(level)

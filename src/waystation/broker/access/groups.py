@@ -113,17 +113,17 @@ class GroupAccess(Family):
 
     def settings(self, group_id: str) -> dict[str, str]:
         """Of the new group protocol (KIP-848): those that were set on the group itself."""
-        self._ask("describe", "group", group_id)
+        self._ask("describe-configs", "group", group_id)
         return self._broker.groups.own_settings(group_id)
 
     def check_settings(self, group_id: str, own: Mapping[str, str]) -> None:
         """Raises what `alter_settings` would raise now."""
-        self._ask("alter", "group", group_id)
+        self._ask("alter-configs", "group", group_id)
         self._broker.groups.check_settings(group_id, own)
 
     async def alter_settings(self, group_id: str, own: Mapping[str, str]) -> None:
         """Replaces the group's own settings, durably. The group need not be there."""
-        self._ask("alter", "group", group_id)
+        self._ask("alter-configs", "group", group_id)
         await self._broker.groups.alter_settings(group_id, own)
 
     def with_settings(self) -> list[str]:

@@ -98,18 +98,18 @@ class ShareAccess(Family):
 
     def settings(self, group_id: str) -> dict[str, str]:
         """Those that were set on the group itself."""
-        self._ask("describe", "group", group_id)
+        self._ask("describe-configs", "group", group_id)
         return self._broker.shared.own_settings(group_id)
 
     def check_settings(self, group_id: str, own: Mapping[str, str]) -> None:
         """Raises what `alter_settings` would raise now."""
-        self._ask("alter", "group", group_id)
+        self._ask("alter-configs", "group", group_id)
         check_group_id(group_id)
         check_own(own)
 
     async def alter_settings(self, group_id: str, own: Mapping[str, str]) -> None:
         """Replaces the group's own settings, durably. The group need not be there."""
-        self._ask("alter", "group", group_id)
+        self._ask("alter-configs", "group", group_id)
         await self._broker.durable(self._broker.shared.change_settings(group_id, own))
 
     def with_settings(self) -> list[str]:

@@ -49,7 +49,7 @@ class TopicAccess(Family):
         """The same, created if it is not there and topics are created on first use; then it is durable."""
         if name in self._broker.topics or not self._broker.settings.flag("auto.create.topics.enable"):
             return self.describe(name)
-        self._ask("create", "topic", name)
+        self.ask_create(name)
         return await self._broker.messages.ensure(name)
 
     def partition_to_read(self, topic: str | UUID, index: int) -> Partition:
@@ -79,13 +79,18 @@ class TopicAccess(Family):
         name = self._broker.topics.name_of(topic_id)
         return name if name is not None and self._sees("topic", name) else None
 
+    def ask_create(self, name: str) -> None:
+        """Raises if the principal may neither create this topic nor, as Kafka has it, create in the cluster."""
+        if not self._broker.permissions.allows(self._principal, "create", "cluster", "*"):
+            self._ask("create", "topic", name)
+
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def check_new(
         self, name: str, partitions: int, settings: Mapping[str, str], replicas: WantedReplicas = BY_DEFAULT
     ) -> int:
         """Raises what creating this topic would raise now; returns how many replicas its partitions would have."""
-        self._ask("create", "topic", name)
+        self.ask_create(name)
         return self._broker.topics.check_new(name, partitions, settings, replicas)
 
     def check_growth(self, name: str, total: int, assignment: Assignment | None = None) -> None:
@@ -98,9 +103,23 @@ class TopicAccess(Family):
         self._ask("alter", "topic", name)
         return await self._broker.topics.add_partitions(name, total, assignment)
 
+    def settings(self, name: str) -> dict[str, str]:
+        """Those that were set on the topic itself; UnknownTopic, InvalidTopicName."""
+        self._ask("describe-configs", "topic", name)
+        found = self._broker.topics.find(name)
+        if found is None:
+            check_name(name)
+            raise UnknownTopic(f"there is no topic {name!r}")
+        return found.overrides
+
+    def settings_to_alter(self, name: str) -> dict[str, str]:
+        """The same, for one who is about to change them, or would."""
+        self._ask("alter-configs", "topic", name)
+        return self._broker.topics.get(name).overrides
+
     async def alter(self, name: str, change: Mapping[str, str] | Callable[[dict[str, str]], Mapping[str, str]]) -> None:
         """Replaces the topic's own settings, by a map or by what `change` makes of the present ones."""
-        self._ask("alter", "topic", name)
+        self._ask("alter-configs", "topic", name)
         await self._broker.topics.alter(name, change)
 
     async def delete_records(self, name: str, index: int, before_offset: int) -> int:

@@ -44,14 +44,16 @@ class TransactionAccess(Family):
         two_phase: bool = False,
         keep_prepared: bool = False,
     ) -> Producer:
-        """A producer starts. With a transactional id it fences its predecessors; without one it only gets an id, for
-        which nobody is asked: what it writes with it is.
+        """A producer starts. With a transactional id it fences its predecessors; without one it only gets an id, which
+        is for whoever may write to some topic, or has Kafka's old right for it.
 
         `expected` is who the producer says it is when it goes on after an error (KIP-360).
         """
         if transactional_id is not None:
             self._ask("write", "transactional-id", transactional_id)
             check_not_own(transactional_id)
+        elif not self._broker.permissions.allows_some(self._principal, "write", "topic"):
+            self._ask_cluster("idempotent-write")
         return await self._broker.transactions.init_producer_id(
             transactional_id, timeout_ms, expected, two_phase=two_phase, keep_prepared=keep_prepared
         )
@@ -146,7 +148,7 @@ class TransactionAccess(Family):
         self, topic: str, index: int, producer: Producer, commit: bool, coordinator_epoch: int
     ) -> None:
         """Ends a transaction that hangs on one partition; durable when this returns."""
-        self._ask_cluster("alter")
+        self._ask_cluster("cluster-action")
         partition = self._broker.topics.partition(topic, index)
         self._broker.transactions.write_marker(topic, index, producer, commit, coordinator_epoch)
         await self._broker.durable(Receipt(partition, partition.end_offset))

@@ -125,6 +125,8 @@ class Row(Generic[Q]):
     answer: Callable[[ManagedBroker, Q], Awaitable[Any] | Any]
     shown: Any  # what it answers, as a type; None: nothing
     asks: Asks = LOOK
+    also: Callable[[Q], tuple[Asks, ...]] = lambda _: ()
+    """What else has to be allowed for this query."""
     lists: tuple[Listed, ...] = ()
 
 
@@ -151,7 +153,7 @@ VIEWS: dict[str, AnyRow] = {
         view_dead_letters.dead_letter_places,
         view_dead_letters.DeadLetterPlaces,
         Asks("describe", "queue"),
-        (Listed("dead_letters", _dead_letter_target),),
+        lists=(Listed("dead_letters", _dead_letter_target),),
     ),
     "dead-letter-messages": Row(
         view_dead_letters.DeadLettersQuery,
@@ -173,7 +175,7 @@ VIEWS: dict[str, AnyRow] = {
         view_groups.groups_view,
         view_groups.GroupsOut,
         Asks("describe", "group"),
-        (Listed("groups", _named("group", "group")),),
+        lists=(Listed("groups", _named("group", "group")),),
     ),
     "group": Row(
         view_groups.GroupQuery, view_groups.group_view, view_groups.GroupDetail, Asks("describe", "group", "group")
@@ -185,7 +187,7 @@ VIEWS: dict[str, AnyRow] = {
         view_namespaces.namespaces_page,
         view_namespaces.NamespaceList,
         Asks("describe", "namespace"),
-        (Listed("namespaces", _named("namespace", "namespace")),),
+        lists=(Listed("namespaces", _named("namespace", "namespace")),),
     ),
     "namespace": Row(
         view_namespaces.NamespaceQuery,
@@ -198,7 +200,7 @@ VIEWS: dict[str, AnyRow] = {
         view_namespaces.policies_page,
         view_namespaces.PolicyList,
         Asks("describe", "namespace", "namespace"),
-        (Listed("policies", _named("namespace", "namespace")),),
+        lists=(Listed("policies", _named("namespace", "namespace")),),
     ),
     "policy": Row(
         view_namespaces.PolicyQuery,
@@ -213,7 +215,7 @@ VIEWS: dict[str, AnyRow] = {
         view_queues.queues_page,
         view_queues.QueuePage,
         Asks("describe", "queue"),
-        (Listed("queues", _named("queue", "queue")),),
+        lists=(Listed("queues", _named("queue", "queue")),),
     ),
     "queue": Row(
         QueueQuery,
@@ -226,30 +228,35 @@ VIEWS: dict[str, AnyRow] = {
         view_routing.exchanges_page,
         view_routing.ExchangeList,
         Asks("describe", "exchange"),
-        (Listed("exchanges", _named("exchange", "exchange")),),
+        lists=(Listed("exchanges", _named("exchange", "exchange")),),
     ),
     "bindings": Row(
         view_routing.BindingsQuery,
         view_routing.bindings_page,
         view_routing.BindingList,
         Asks("describe", "exchange", "exchange"),
-        (Listed("bindings", lambda row: (target_of(row.target),)),),
+        lists=(Listed("bindings", lambda row: (target_of(row.target),)),),
     ),
     "routing": Row(
         view_routing.RoutingQuery,
         view_routing.routing_page,
         view_routing.RoutingPage,
         Asks("describe", "exchange", "exchange"),
-        (Listed("exchanges", _named("exchange", "name"), "total_exchanges"), Listed("bindings", _binding)),
+        lists=(Listed("exchanges", _named("exchange", "name"), "total_exchanges"), Listed("bindings", _binding)),
     ),
     "search": Row(search_terms.SearchQuery, searching.search, searching.SearchAnswer, Asks("read", "topic", "topic")),
-    "settings": Row(view_settings.SettingsQuery, view_settings.settings_view, view_settings.SettingsOut),
+    "settings": Row(
+        view_settings.SettingsQuery,
+        view_settings.settings_view,
+        view_settings.SettingsOut,
+        Asks("describe-configs", "cluster"),
+    ),
     "topics": Row(
         view_topics.TopicsQuery,
         view_topics.topics_page,
         view_topics.TopicList,
         Asks("describe", "topic"),
-        (Listed("topics", _named("topic", "topic")),),
+        lists=(Listed("topics", _named("topic", "topic")),),
     ),
     "topic": Row(
         TopicQuery,
@@ -267,7 +274,7 @@ VIEWS: dict[str, AnyRow] = {
         view_topic_settings.TopicSettingsQuery,
         view_topic_settings.topic_settings_view,
         view_settings.SettingsOut,
-        Asks("describe", "topic", "topic"),
+        Asks("describe-configs", "topic", "topic"),
     ),
     "users": Row(view_users.UsersQuery, view_users.users_page, view_users.UserList),
 }
@@ -279,7 +286,11 @@ ACTIONS: dict[str, AnyRow] = {
     "remove-user": Row(view_users.UserQuery, view_users.remove_user, view_users.UserRemoved, OPERATE),
     "set-password": Row(view_users.SetPassword, view_users.set_password, None, OPERATE),
     "alter-topic": Row(
-        view_topics.AlterTopic, view_topics.alter_topic, view_topics.TopicOut, Asks("alter", "topic", "topic")
+        view_topics.AlterTopic,
+        view_topics.alter_topic,
+        view_topics.TopicOut,
+        Asks("alter-configs", "topic", "topic"),
+        also=lambda query: () if query.partitions is None else (Asks("alter", "topic", "topic"),),
     ),
     "cancel-delayed": Row(
         CancelDelayed,

@@ -55,6 +55,8 @@ class ViewAccess(Family):
         name = row.asks.name_in(asked)
         if name != "*" or not row.lists:
             self._ask(row.asks.operation, row.asks.resource, name)
+        for more in row.also(asked):
+            self._ask(more.operation, more.resource, more.name_in(asked))
         answer = row.answer(self._broker, asked)
         if isinstance(answer, Awaitable):
             answer = await answer
@@ -100,7 +102,7 @@ class ViewAccess(Family):
 
     async def alter_settings(self, changes: Mapping[str, Given]) -> None:
         """All of them or none; None takes one back. They survive a restart."""
-        self._ask_cluster("alter")
+        self._ask_cluster("alter-configs")
         from waystation.admin.view_settings import alter
 
         await alter(self._broker, changes)

@@ -113,6 +113,8 @@ def resolve(session: AmqpSession, target: Target) -> None:
     except NotFound as error:
         raise AmqpError(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{session.names.vhost}'") from error
     except NotAllowed as error:
+        if not target.exchange:
+            raise
         session.access.admit_exchange(session.names.full(target.exchange))  # raises, if it is the client who may not
         raise AmqpError(
             ACCESS_REFUSED,
@@ -167,14 +169,14 @@ def _write(session: AmqpSession, channel: Channel) -> Iterator[int]:
     at_once = channel.confirming and not channel.pending_topics and _all_transient(pending)
     if len(pending) > 1:
         for names in alike({name: batch.messages for name, batch in pending.items()}):
-            for taken, receipt in session.access.put_same(names, pending[names[0]].messages):
+            for taken, receipt in session.access.put_same_routed(names, pending[names[0]].messages):
                 receipts.append(receipt)
                 for name in taken:
                     del pending[name]
                 yield channel.pending_bytes
     for name, batch in pending.items():
         try:
-            result = session.access.put_each(name, batch.messages)
+            result = session.access.put_routed(name, batch.messages)
         except NotFound:
             continue  # deleted a moment ago: as if it had not been bound
         except WaystationError as error:
@@ -231,7 +233,7 @@ def _write_topics(
     pending, channel.pending_topics = channel.pending_topics, {}
     for name, batch in pending.items():
         try:
-            receipts += session.access.publish_each(name, batch.messages, promised=channel.confirming).receipts
+            receipts += session.access.publish_routed(name, batch.messages, promised=channel.confirming).receipts
         except NotFound:
             continue
         except WaystationError as error:

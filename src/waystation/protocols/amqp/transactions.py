@@ -99,7 +99,7 @@ async def _carry_out(session: AmqpSession, channel: Channel, work: Transaction) 
     inside = {holder: runs for holder, runs in acked.items() if isinstance(holder.feed, QueueFeed)}
     if work.queues or work.topics or inside:
         transactional_id = session.tx_ids.pop() if session.tx_ids else f"{TX_PREFIX}{session.token()}"
-        tx = await session.access.begin(transactional_id)
+        tx = await session.access.begin_routed(transactional_id)
         try:
             await _fill(session, tx, work, inside)
             await tx.end(commit=True)

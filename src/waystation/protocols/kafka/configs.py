@@ -84,7 +84,7 @@ def _describe(call: Call, resource: Any) -> object:
 def _entries(call: Call, kind: int, name: str) -> list[Entry]:
     access, settings = call.access, call.broker.settings
     if kind == TOPIC:
-        return topic_entries(access.topics.describe(name).overrides, settings)
+        return topic_entries(access.topics.settings(name), settings)
     if kind == BROKER:
         if name == "":
             return default_entries(access.cluster.settings())
@@ -249,15 +249,14 @@ async def _apply_to_topic(call: Call, name: str, change: Change) -> None:
         resolve_topic(new, settings)
         return new
 
-    topic = call.access.topics.get(name)
-    if changed(topic.overrides) != topic.overrides and not call.request.validate_only:
+    present = call.access.topics.settings_to_alter(name)
+    if changed(present) != present and not call.request.validate_only:
         await call.access.topics.alter(name, changed)
 
 
 async def _apply_to_broker(call: Call, change: Change) -> None:
     cluster = call.access.cluster
-    cluster.check_alter()
-    settings = cluster.settings()
+    settings = cluster.settings_to_alter()
     table = BROKER_SETTINGS | UNUSED_SETTINGS
     new = change(settings.changed, table, lambda setting: render(settings[setting.name]))
     for name, text in new.items():
@@ -326,7 +325,7 @@ def _spliced(present: str, operation: int, text: str) -> str:
 def _change_loggers(call: Call, resource: Any) -> None:
     _check_broker(call, resource.resource_name)
     cluster = call.access.cluster
-    cluster.check_alter()
+    cluster.settings_to_alter()
     known = cluster.log_levels()
     levels: list[tuple[str, int]] = []
     for config in resource.configs:

@@ -53,12 +53,12 @@ async def publish(api: Management, access: Access, exchange: str, call: ApiCall)
         raise bad_request(f"404 NOT_FOUND - no exchange '{exchange}' in vhost '{access.namespace}'") from None
     receipts: list[Receipt | None] = []
     have: set[str] = set()
-    for taken, receipt in access.put_same(queues, [message]):
+    for taken, receipt in access.put_same_routed(queues, [message]):
         have.update(taken)
         receipts.append(receipt)
-    receipts += [access.put_each(name, [message]).receipt for name in queues if name not in have]
+    receipts += [access.put_routed(name, [message]).receipt for name in queues if name not in have]
     for topic in topics:
-        receipts += access.publish_each(topic, [message], promised=True).receipts
+        receipts += access.publish_routed(topic, [message], promised=True).receipts
     access.count(1, len(payload))
     await access.durable(*receipts)
     return {"routed": bool(queues or topics)}
