@@ -81,6 +81,33 @@ def test_a_rule_of_a_namespace_holds_there_alone() -> None:
     assert not shop.allows("read", "queue", "/", "jobs")
 
 
+def test_a_rule_of_no_namespace_is_about_full_names() -> None:
+    rules = judge(Rule("User:alice", "read", "queue", "shop/jobs"), Rule("User:alice", "read", "queue", "mail"))
+    assert rules.allows("read", "queue", "shop", "jobs", "shop/jobs")
+    assert not rules.allows("read", "queue", "shop", "mail", "shop/mail")
+    assert rules.allows("read", "queue", "/", "mail")
+    everything = judge(Rule("User:alice", "read", "queue", "*"))
+    assert everything.allows("read", "queue", "shop", "mail", "shop/mail")
+
+
+def test_what_holds_for_all_that_begins_so() -> None:
+    rules = judge(
+        Rule("User:alice", "read", "topic", "orders.", "prefixed"),
+        Rule("User:alice", "read", "topic", "*", namespace="shop"),
+    )
+    assert rules.allows_under("read", "topic", "*", "orders.eu", "orders.eu")
+    assert not rules.allows_under("read", "topic", "*", "ord", "ord")
+    assert rules.allows_under("read", "topic", "shop", "", "shop.")
+    assert not rules.allows_under("read", "topic", "*", "", "")
+    for denied in (
+        Rule("User:alice", "read", "topic", "orders.eu.secret", allow=False),
+        Rule("User:alice", "read", "topic", "secret", allow=False, namespace="orders"),
+        Rule("User:alice", "read", "topic", "ord", "prefixed", allow=False),
+    ):
+        some = judge(Rule("User:alice", "read", "topic", "*"), denied)
+        assert not some.allows_under("read", "topic", "*", "orders.eu", "orders.eu")
+
+
 def test_rules_for_groups_for_everybody_and_from_one_host() -> None:
     rules = (
         Rule("Group:ops", "alter", "cluster", "*"),

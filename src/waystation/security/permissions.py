@@ -49,8 +49,8 @@ _INBOXES = Rule(f"User:{ANY}", "all", "inbox", ANY)
 """Whoever has logged in may ask and be answered: nobody can guess the name of an inbox, which its owner tells. A rule
 that denies it is stronger."""
 
-Whereabouts = Callable[[Resource, str], tuple[str, str]]
-"""(namespace, name in it) of a resource, by the name that the broker knows it by."""
+Whereabouts = Callable[[Resource, str], tuple[str, str, str]]
+"""(namespace, name in it, full name) of a resource, by the name that the broker knows it by."""
 
 _rule = msgspec.json.Decoder(Rule)
 
@@ -161,8 +161,8 @@ class Permissions:
         judge = None if self._open else self._judge(principal)
         if judge is None:
             return True
-        namespace, name = self._whereabouts(resource, prefix)
-        return judge.allows_under(operation, resource, ANY if namespace == DEFAULT else namespace, name)
+        namespace, name, full = self._whereabouts(resource, prefix)
+        return judge.allows_under(operation, resource, ANY if namespace == DEFAULT else namespace, name, full)
 
     def allows_some(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
         """Whether there may be something of this kind with which it may."""
@@ -176,7 +176,7 @@ class Permissions:
         if judge is None:
             return True
         if name == ANY and resource not in _ALONE:
-            return judge.allows_under(operation, resource, ANY, "")
+            return judge.allows_under(operation, resource, ANY, "", "")
         return judge.allows(operation, resource, *self._whereabouts(resource, name))
 
     def _judge(self, principal: Principal) -> Judge | None:

@@ -8,7 +8,8 @@ What must hold: a rule that denies wins over all that allow; where no rule match
 not asked about. An operation implies others, as in Kafka: who may read, write, delete or alter a thing may describe
 it, and who may alter its settings may describe them. Denying describe denies nothing else.
 
-Names are those inside a namespace. A rule holds in one namespace, or in all of them.
+A rule of a namespace is about names as those in it say them. A rule of no namespace is about full names, as protocols
+that know no namespaces say them: `shop.orders` is a topic of the namespace `shop`, `shop/jobs` one of its queues.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
     match: Match = "literal"  # literal: `*` is every name. prefixed: names that begin so. regex: found in the name
     allow: bool = True
     host: str = ANY  # an address
-    namespace: str = ANY
+    namespace: str = ANY  # ANY: of none, so names are full names, and `*` is every name in every namespace
 
 
 def check_rule(rule: Rule) -> None:
@@ -101,41 +102,37 @@ class _Names:
             else:
                 self.expressions.append((rule.namespace, _searching(rule.name)))
 
-    def match(self, namespace: str, name: str) -> bool:
-        here = (ANY, namespace)
+    def match(self, namespace: str, name: str, full: str) -> bool:
+        here = ((ANY, full), (namespace, name))
         return (
-            any(one in self.any or (one, name) in self.exact for one in here)
-            or any(one in here and name.startswith(prefix) for one, prefix in self.prefixes)
-            or any(one in here and expression.matches(name) for one, expression in self.expressions)
+            any(one in self.any or (one, known) in self.exact for one, known in here)
+            or any(one == where and known.startswith(prefix) for where, known in here for one, prefix in self.prefixes)
+            or any(one == where and found.matches(known) for where, known in here for one, found in self.expressions)
         )
 
-    def cover(self, namespace: str, prefix: str) -> bool:
+    def cover(self, namespace: str, prefix: str, full: str) -> bool:
         """Whether every name that begins so matches."""
-        here = (ANY, namespace)
-        return any(one in self.any for one in here) or any(
-            one in here and prefix.startswith(known) for one, known in self.prefixes
+        here = ((ANY, full), (namespace, prefix))
+        return any(one in self.any for one, _ in here) or any(
+            one == where and begin.startswith(known) for where, begin in here for one, known in self.prefixes
         )
 
-    def meet(self, namespace: str, prefix: str) -> bool:
+    def meet(self, namespace: str, prefix: str, full: str) -> bool:
         """Whether a name that begins so may match."""
-        return (
-            bool(self.expressions)
-            or any(_overlap(one, namespace) for one in self.any)
-            or any(_overlap(one, namespace) and name.startswith(prefix) for one, name in self.exact)
-            or any(
-                _overlap(one, namespace) and (known.startswith(prefix) or prefix.startswith(known))
-                for one, known in self.prefixes
-            )
+        if self.any or self.expressions:
+            return True
+        here = ((ANY, full), (namespace, prefix))
+        if namespace == ANY and any(one != ANY for one, _ in (*self.exact, *self.prefixes)):
+            return True  # the namespace may be one whose names begin so
+        return any(one == where and name.startswith(begin) for where, begin in here for one, name in self.exact) or any(
+            one == where and (known.startswith(begin) or begin.startswith(known))
+            for where, begin in here
+            for one, known in self.prefixes
         )
 
     @property
     def empty(self) -> bool:
         return not (self.any or self.exact or self.prefixes or self.expressions)
-
-
-def _overlap(one: str, other: str) -> bool:
-    """Of two namespaces, or all of them."""
-    return one == other or ANY in (one, other)
 
 
 class Judge:
@@ -160,30 +157,34 @@ class Judge:
                     if not names.empty:
                         table[operation, resource] = names
 
-    def allows(self, operation: Operation, resource: Resource, namespace: str, name: str) -> bool:
-        key = (operation, resource, namespace, name)
+    def allows(
+        self, operation: Operation, resource: Resource, namespace: str, name: str, full: str | None = None
+    ) -> bool:
+        """`full`: the name outside of its namespace, if that is another."""
+        full = name if full is None else full
+        key = (operation, resource, namespace, full)
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._decide(operation, resource, namespace, name)
+            answer = self._decide(operation, resource, namespace, name, full)
             if len(self._answers) >= self.REMEMBERED:
                 self._answers.clear()
             self._answers[key] = answer
         return answer
 
-    def _decide(self, operation: Operation, resource: Resource, namespace: str, name: str) -> bool:
+    def _decide(self, operation: Operation, resource: Resource, namespace: str, name: str, full: str) -> bool:
         denied = self._denied.get((operation, resource))
-        if denied is not None and denied.match(namespace, name):
+        if denied is not None and denied.match(namespace, name, full):
             return False
         allowed = self._allowed.get((operation, resource))
-        return allowed is not None and allowed.match(namespace, name)
+        return allowed is not None and allowed.match(namespace, name, full)
 
-    def allows_under(self, operation: Operation, resource: Resource, namespace: str, prefix: str) -> bool:
-        """Whether it is allowed for every name in the namespace (or in all of them) that begins so."""
+    def allows_under(self, operation: Operation, resource: Resource, namespace: str, prefix: str, full: str) -> bool:
+        """Whether it is allowed for every name in the namespace (ANY: in any of them) that begins so."""
         denied = self._denied.get((operation, resource))
-        if denied is not None and denied.meet(namespace, prefix):
+        if denied is not None and denied.meet(namespace, prefix, full):
             return False
         allowed = self._allowed.get((operation, resource))
-        return allowed is not None and allowed.cover(namespace, prefix)
+        return allowed is not None and allowed.cover(namespace, prefix, full)
 
     def allows_some(self, operation: Operation, resource: Resource) -> bool:
         """Whether there may be a name for which it is allowed (Kafka asks so about idempotent producers)."""

@@ -20,13 +20,16 @@ class Whereabouts:
     def __init__(self, namespaces: Namespaces) -> None:
         self._namespaces = namespaces
 
-    def __call__(self, resource: Resource, name: str) -> tuple[str, str]:
+    def __call__(self, resource: Resource, name: str) -> tuple[str, str, str]:
         if resource == "topic":
             namespace = self._namespaces.of_topic(name)
-            return namespace, name.removeprefix(topic_prefix_of(namespace))
+            return namespace, name.removeprefix(topic_prefix_of(namespace)), name
         if resource in ("queue", "exchange"):
             namespace = self._namespaces.of(name)
-            return namespace, self._namespaces.local(name) or (DEFAULT_EXCHANGE if resource == "exchange" else "")
+            local = self._namespaces.local(name)
+            if resource == "exchange" and not local:
+                return namespace, DEFAULT_EXCHANGE, name + DEFAULT_EXCHANGE
+            return namespace, local, name
         if resource == "cluster":
-            return ANY, CLUSTER
-        return (name, name) if resource == "namespace" else (DEFAULT, name)
+            return ANY, CLUSTER, CLUSTER
+        return (name if resource == "namespace" else DEFAULT), name, name
