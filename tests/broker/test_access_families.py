@@ -47,6 +47,8 @@ from waystation.message import Message
 from waystation.protocol import RoutingInfo, StagedTransaction, Subscribe
 from waystation.routing.namespaces import Limits
 from waystation.security.permissions import Operation, Permissions, Resource, refusal
+from waystation.security.rules import Rule
+from waystation.security.users import User
 from waystation.subscriptions.tailing import NEXT
 from waystation.transactions.listing import Listing
 from waystation.wire.scram import ScramKeys
@@ -96,6 +98,7 @@ ASK_NOBODY = {
     "inboxes.close": "gives up what the session itself has opened",
     "shares.end_session": "gives back what is in flight, also when the connection is gone or may nothing any more",
     "subscriptions.count": "part of the answer to a publish, which was asked about",
+    "rules.operations": "about the principal itself",
     "views.health": "for anybody, without reasons: see below",
     "views.readiness": "for anybody, without reasons: see below",
 }
@@ -219,9 +222,16 @@ class Stage:
             "queue": QUEUE,
             "queues": [QUEUE],
             "removed": [],
+            "old": [],
+            "new": [],
+            "operation": "read",
+            "password": "secret",
+            "resource": "topic",
             "replicas": [1],
             "request": b"",
             "routing_key": "k",
+            "rule": Rule("User:alice", "read", "topic", TOPIC),
+            "rules": [Rule("User:alice", "read", "topic", TOPIC)],
             "runs": [(0, 1)],
             "sequence": 1,
             "session": session,
@@ -237,6 +247,7 @@ class Stage:
             "total": 7,
             "transactional_id": TX,
             "unclean": False,
+            "user": User(),
             "wait_ms": 0,
             "user": "eve",
             "verifiers": {"SCRAM-SHA-256": ScramKeys("SCRAM-SHA-256", b"salt", 4096, b"k" * 32, b"k" * 32)},
@@ -294,6 +305,9 @@ class Stage:
             "topics.ensure": {"name": "new"},
             "transactions.commit_offsets": {**commits, "joins": True},
             "transactions.end": {"bumps_epoch": True},
+            "users.find": {"name": "bob"},
+            "users.remove": {"name": "bob"},
+            "users.save": {"name": "carol"},
             "views.act": {"what": "cancel-job", "query": {"job": "1"}},
             "views.view": {"what": "overview"},
         }

@@ -116,19 +116,6 @@ def test_features_stay_at_their_level(desk: Desk, version: int) -> None:
     assert update("no.such", 1) == ErrorCode.invalid_request
 
 
-@each_version("describe_acls", "create_acls", "delete_acls")
-def test_access_rules_are_said_to_be_off(desk: Desk, api: str, version: int) -> None:
-    rule: dict[str, Any] = {"resource_type": 2, "resource_name": "a", "principal": "User:x", "host": "*"}
-    answer = desk.ask(api, version, creations=[rule, rule], filters=[{}, {}])
-    if api == "describe_acls":
-        codes = [answer.error_code]
-    else:
-        results = answer.results if api == "create_acls" else answer.filter_results
-        assert len(results) == 2
-        codes = [one.error_code for one in results]
-    assert set(codes) == {ErrorCode.security_disabled}
-
-
 @each_version("describe_client_quotas")
 def test_there_are_no_quotas(desk: Desk, version: int) -> None:
     answer = desk.ask("describe_client_quotas", version, components=[{"entity_type": "user", "match_type": 2}])

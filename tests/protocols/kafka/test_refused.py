@@ -27,8 +27,7 @@ from waystation.protocols.kafka.server import KafkaListener
 
 ASK_NOTHING = {
     *("api_versions", "describe_cluster", "sasl_handshake", "sasl_authenticate"),
-    *("describe_acls", "create_acls", "delete_acls", "describe_client_quotas"),
-    "update_features",
+    *("describe_client_quotas", "update_features"),
 }
 """What every client may know, and what this broker does not have."""
 

@@ -70,9 +70,11 @@ if TYPE_CHECKING:
     from waystation.broker.access.placement import PlacementAccess
     from waystation.broker.access.policies import PolicyAccess
     from waystation.broker.access.queue_figures import QueueFigureAccess
+    from waystation.broker.access.rules import RuleAccess
     from waystation.broker.access.staged import StagedAccess
     from waystation.broker.access.stream_queues import StreamQueueAccess
     from waystation.broker.access.topic_queues import TopicQueueAccess
+    from waystation.broker.access.users import UserAccess
     from waystation.broker.access.views import ViewAccess
     from waystation.broker.broker import Broker
     from waystation.cluster.view import ClusterView
@@ -682,6 +684,12 @@ class Access:
         return self._reading
 
     @property
+    def rules(self) -> RuleAccess:
+        from waystation.broker.access.rules import RuleAccess
+
+        return RuleAccess(self._broker, self.principal)
+
+    @property
     def shares(self) -> ShareAccess:
         if self._shares is None:
             self._shares = ShareAccess(self._broker, self.principal)
@@ -722,6 +730,12 @@ class Access:
         if self._transactions is None:
             self._transactions = TransactionAccess(self._broker, self.principal)
         return self._transactions
+
+    @property
+    def users(self) -> UserAccess:
+        from waystation.broker.access.users import UserAccess
+
+        return UserAccess(self._broker, self.principal)
 
     @property
     def views(self) -> ViewAccess:

@@ -63,18 +63,29 @@ from waystation.routing.exchange import ExchangeSettings as ExchangeSettings
 from waystation.routing.namespace_names import DEFAULT as DEFAULT
 from waystation.routing.namespace_names import Names as Names
 from waystation.routing.regex import Regex as Regex
+from waystation.security import credentials, kafka_acls
 from waystation.security.authenticator import NODE_MECHANISM as NODE_MECHANISM
 from waystation.security.authenticator import Authenticator as Authenticator
 from waystation.security.authenticator import LoginPeer as LoginPeer
+from waystation.security.credentials import RabbitHash as RabbitHash
+from waystation.security.kafka_acls import AclFilter as AclFilter
+from waystation.security.kafka_acls import KafkaAcl as KafkaAcl
+from waystation.security.kafka_acls import acl_of as acl_of
+from waystation.security.kafka_acls import check_filter as check_filter
+from waystation.security.kafka_acls import rule_of as rule_of
+from waystation.security.kafka_acls import selects as selects
 from waystation.security.principals import ANONYMOUS as ANONYMOUS
 from waystation.security.principals import HTTP_TOKEN as HTTP_TOKEN
 from waystation.security.principals import LOCAL as LOCAL
 from waystation.security.principals import Principal as Principal
+from waystation.security.rules import Resource as Resource
+from waystation.security.rules import Rule as Rule
 from waystation.security.sasl.exchange import Challenge as Challenge
 from waystation.security.sasl.exchange import Done as Done
 from waystation.security.sasl.exchange import Exchange as Exchange
 from waystation.security.sasl.exchange import Failed as Failed
 from waystation.security.sasl.exchange import Outcome as Outcome
+from waystation.security.users import User as User
 from waystation.share.calls import ShareBeat as ShareBeat
 from waystation.share.calls import ShareGroupView as ShareGroupView
 from waystation.share.calls import ShareMemberView as ShareMemberView
@@ -113,7 +124,12 @@ from waystation.transactions.machine import NO_PRODUCER_ID as NO_PRODUCER_ID
 from waystation.transactions.machine import Producer as Producer
 from waystation.transactions.transacting import Tx as Tx
 from waystation.transactions.writers import CheckProduce as CheckProduce
+from waystation.wire.scram import ScramKeys as ScramKeys
+from waystation.wire.scram import keys_of as keys_of
 
 EXCHANGE_KINDS = table.KINDS
 INBOX_PREFIX = inboxes.PREFIX
 OWN_TRANSACTIONS = transacting.OWN_PREFIX
+operation_bits = kafka_acls.bits
+read_verifier = credentials.read
+written_verifier = credentials.written

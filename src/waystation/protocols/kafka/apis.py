@@ -7,6 +7,7 @@ Produce and Fetch are here to be advertised; the connection answers them itself.
 from __future__ import annotations
 
 from waystation.protocols.kafka import (
+    acls,
     api_versions,
     cluster,
     configs,
@@ -46,9 +47,9 @@ _TABLE: tuple[tuple[str, int, int, Handler], ...] = (
     ("describe_quorum", 0, 2, cluster.describe_quorum),
     ("offset_for_leader_epoch", 2, 4, cluster.offset_for_leader_epoch),
     ("update_features", 0, 2, cluster.update_features),
-    ("describe_acls", 1, 3, cluster.describe_acls),
-    ("create_acls", 1, 3, cluster.create_acls),
-    ("delete_acls", 1, 3, cluster.delete_acls),
+    ("describe_acls", 1, 3, acls.describe_acls),
+    ("create_acls", 1, 3, acls.create_acls),
+    ("delete_acls", 1, 3, acls.delete_acls),
     ("describe_client_quotas", 0, 1, cluster.describe_client_quotas),
     ("describe_user_scram_credentials", 0, 0, scram_credentials.describe_user_scram_credentials),
     ("alter_user_scram_credentials", 0, 0, scram_credentials.alter_user_scram_credentials),

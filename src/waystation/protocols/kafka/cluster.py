@@ -1,7 +1,6 @@
-"""What operators ask of a broker as a machine: its disk, its epochs, its features, and who may do what.
+"""What operators ask of a broker as a machine: its disk, its epochs, its features.
 
-Security is not built yet, and the answers say so in the way clients understand: SECURITY_DISABLED for access rules, no
-quotas, no credentials. Requests that would have to keep a quota or a credential are not registered at all, so that a
+There are no quotas, and the answers say so. Requests that would have to keep one are not registered at all, so that a
 client learns it before it sends one. Called through the registry only.
 """
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 UNKNOWN = -1
 METADATA_TOPIC = "__cluster_metadata"
 """What Kafka calls the log of its quorum."""
-NO_AUTHORIZER = "access rules are not enforced by this broker: everybody may do everything"
 
 
 # -- DescribeLogDirs -------------------------------------------------------------------------------------------------
@@ -248,28 +246,6 @@ def _refusal(update: Any) -> tuple[ErrorCode, str] | None:
 
 
 # -- access rules, quotas, credentials -------------------------------------------------------------------------------
-
-
-def describe_acls(call: Call) -> object:
-    return call.make(
-        "DescribeAclsResponse",
-        throttle_time=0,
-        error_code=ErrorCode.security_disabled,
-        error_message=NO_AUTHORIZER,
-        resources=(),
-    )
-
-
-def create_acls(call: Call) -> object:
-    make = call.make
-    result = make("AclCreationResult", error_code=ErrorCode.security_disabled, error_message=NO_AUTHORIZER)
-    return make("CreateAclsResponse", throttle_time=0, results=(result,) * len(call.request.creations))
-
-
-def delete_acls(call: Call) -> object:
-    make = call.make
-    result = make("DeleteAclsFilterResult", error_code=ErrorCode.security_disabled, error_message=NO_AUTHORIZER)
-    return make("DeleteAclsResponse", throttle_time=0, filter_results=(result,) * len(call.request.filters))
 
 
 def describe_client_quotas(call: Call) -> object:

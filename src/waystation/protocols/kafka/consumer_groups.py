@@ -13,7 +13,8 @@ from kio.schema.errors import ErrorCode
 
 from waystation.broker.access.types import ConsumerBeat, ConsumerGroupView, ConsumerMemberView, TopicPartition
 from waystation.errors import WaystationError
-from waystation.protocols.kafka.groups import GROUP_OPERATIONS, UNASKED, milliseconds
+from waystation.protocols.kafka.authorized import authorized
+from waystation.protocols.kafka.groups import milliseconds
 from waystation.protocols.kafka.registry import Call
 
 CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
@@ -88,12 +89,12 @@ def _by_topic_id(call: Call, partitions: Iterable[TopicPartition]) -> tuple[obje
 
 
 async def consumer_group_describe(call: Call) -> object:
-    operations = GROUP_OPERATIONS if call.request.include_authorized_operations else UNASKED
+    asked = call.request.include_authorized_operations
     views = [_view(call, group_id) for group_id in call.request.group_ids]
     return call.make(
         "ConsumerGroupDescribeResponse",
         throttle_time=0,
-        groups=tuple(_described(call, view, operations) for view in views),
+        groups=tuple(_described(call, view, authorized(call, "group", view.group_id, asked=asked)) for view in views),
     )
 
 

@@ -13,20 +13,15 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from waystation.broker.access.types import GroupView, JoinRequest, LeavingMember, MemberIdRequired, SyncRequest
-from waystation.errors import Invalid, WaystationError
+from waystation.errors import Invalid, NotAllowed, WaystationError
 from waystation.protocols.kafka import nodes
+from waystation.protocols.kafka.authorized import authorized
 from waystation.protocols.kafka.registry import Call
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-
-GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
-"""Read, delete, describe: what there is to allow on a group, as a bit field of ACL operations."""
-
-UNASKED = -(2**31)
-"""The bit field's value when it was not asked for."""
 
 _MS = timedelta(milliseconds=1)
 
@@ -191,12 +186,11 @@ def _leaving(members: Sequence[Any]) -> list[LeavingMember]:
 
 async def describe_groups(call: Call) -> object:
     asked = getattr(call.request, "include_authorized_operations", False)
-    operations = GROUP_OPERATIONS if asked else UNASKED
     views = [_view(call, group_id) for group_id in call.request.groups]
     return call.make(
         "DescribeGroupsResponse",
         throttle_time=0,
-        groups=tuple(_described(call, view, operations) for view in views),
+        groups=tuple(_described(call, view, authorized(call, "group", view.group_id, asked=asked)) for view in views),
     )
 
 
@@ -209,7 +203,7 @@ def _view(call: Call, group_id: str) -> GroupView:
 
 def _described(call: Call, view: GroupView, operations: int) -> object:
     # Before version 6 a group that does not exist is no error: it is described as dead.
-    error = view.error if call.version >= 6 else None
+    error = view.error if call.version >= 6 or isinstance(view.error, NotAllowed) else None
     members = tuple(
         call.make(
             "DescribedGroupMember",

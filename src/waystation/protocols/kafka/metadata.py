@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from waystation.broker.access.types import NOBODY, Placed
 from waystation.errors import Invalid, UnknownTopicId, WaystationError
 from waystation.protocols.kafka import nodes
+from waystation.protocols.kafka.authorized import authorized
 from waystation.protocols.kafka.errors_map import code_of
 from waystation.protocols.kafka.registry import Call
 
@@ -25,29 +26,14 @@ UNKNOWN = Placed(NOBODY, -1, (), ())
 LISTENER_ERRORS = 6
 """From this version of Metadata on, a client can be told that a leader is there, but has no listener for it."""
 
-NOT_ASKED = -(2**31)
 """Kafka's value for "authorized operations were not asked for"."""
 
 MAX_PAGE_PARTITIONS = 2000
 """Partitions in one DescribeTopicPartitions answer, whatever the client asks (Kafka's own limit)."""
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
 
 BROKERS, CONTROLLERS = 1, 2
 """Endpoint types of DescribeCluster."""
-
-
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-TOPIC_OPERATIONS = _bits(
-    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
-)  # fmt: skip
-CLUSTER_OPERATIONS = _bits(
-    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
-)  # fmt: skip
 
 
 # -- Metadata ------------------------------------------------------------------------------------------------------
@@ -60,7 +46,8 @@ async def metadata(call: Call) -> object:
         topics = [_topic(call, topic) for topic in call.access.topics.listing()]
     else:
         topics = [await _asked_topic(call, entry) for entry in _distinct(asked)]
-    operations = CLUSTER_OPERATIONS if getattr(request, "include_cluster_authorized_operations", False) else NOT_ASKED
+    wanted = getattr(request, "include_cluster_authorized_operations", False)
+    operations = authorized(call, "cluster", "*", asked=wanted)
     make = call.make
     return make(
         "MetadataResponse",
@@ -141,7 +128,7 @@ def _topic(call: Call, topic: Topic) -> object:
         partitions=tuple(
             make("MetadataResponsePartition", **_placed(call, partition)) for partition in topic.partitions
         ),
-        topic_authorized_operations=TOPIC_OPERATIONS if asked else NOT_ASKED,
+        topic_authorized_operations=authorized(call, "topic", topic.name, asked=asked),
     )
 
 
@@ -202,7 +189,7 @@ def _described(call: Call, topic: Topic, first: int, end: int) -> object:
             make("DescribeTopicPartitionsResponsePartition", **_placed(call, partition))
             for partition in topic.partitions[first:end]
         ),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=authorized(call, "topic", topic.name),
     )
 
 
@@ -234,5 +221,5 @@ def describe_cluster(call: Call) -> object:
             make("DescribeClusterBroker", broker_id=one.node_id, host=one.host, port=one.port, rack=one.rack)
             for one in nodes.endpoints(view, call.listener)
         ),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        cluster_authorized_operations=authorized(call, "cluster", "*", asked=asked),
     )

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from waystation.broker.access.types import ShareBeat, ShareGroupView, ShareMemberView, TopicPartition
 from waystation.errors import WaystationError
-from waystation.protocols.kafka.groups import GROUP_OPERATIONS, UNASKED
+from waystation.protocols.kafka.authorized import authorized
 from waystation.protocols.kafka.registry import Call
 
 
@@ -56,12 +56,12 @@ async def share_group_heartbeat(call: Call) -> object:
 
 
 async def share_group_describe(call: Call) -> object:
-    operations = GROUP_OPERATIONS if call.request.include_authorized_operations else UNASKED
+    asked = call.request.include_authorized_operations
     views = [_view(call, group_id) for group_id in call.request.group_ids]
     return call.make(
         "ShareGroupDescribeResponse",
         throttle_time=0,
-        groups=tuple(_described(call, view, operations) for view in views),
+        groups=tuple(_described(call, view, authorized(call, "group", view.group_id, asked=asked)) for view in views),
     )
 
 
