@@ -253,6 +253,7 @@ class Stage:
             "verifiers": {"SCRAM-SHA-256": ScramKeys("SCRAM-SHA-256", b"salt", 4096, b"k" * 32, b"k" * 32)},
             "wanted": TransactionFilter(),
         }
+        keys = ScramKeys("SCRAM-SHA-256", b"salt", 4096, b"k" * 32, b"k" * 32)
         group_settings = {"consumer.session.timeout.ms": "50000"}
         commits = {"group_id": GROUP, "offsets": [OffsetToCommit(TOPIC, 0, 5)]}
         shop, queue_on_topic = {"name": "shop"}, {"queue": ON_TOPIC}
@@ -308,6 +309,7 @@ class Stage:
             "users.find": {"name": "bob"},
             "users.remove": {"name": "bob"},
             "users.save": {"name": "carol"},
+            "cluster.alter_scram": {"user": "carol", "verifiers": {keys.mechanism: keys}},
             "views.act": {"what": "cancel-job", "query": {"job": "1"}},
             "views.view": {"what": "overview"},
         }

@@ -102,8 +102,9 @@ def test_what_an_administrator_allows_with_kafkas_tools_holds_at_once(tmp_path: 
         consumer.close()
 
         hers = AdminClient(alice)
+        (refused_too,) = hers.create_acls([acl(topic, "orders", AclOperation.ALL)]).values()
         with pytest.raises(KafkaException) as caught:
-            hers.describe_acls(everything).result(PATIENCE_S)
+            refused_too.result(PATIENCE_S)
         assert caught.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
         described = hers.describe_topics(TopicCollection(["orders"]), include_authorized_operations=True)
         (one,) = described.values()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from waystation.errors import NotAllowed
 from waystation.security.permissions import Operation, Permissions, Resource, refusal
 from waystation.security.principals import Principal
+from waystation.security.rules import Rule
 
 
 class OpenPermissions(Permissions):
@@ -17,6 +20,18 @@ class OpenPermissions(Permissions):
         self.version += 1
 
     async def settle(self) -> None:
+        pass
+
+    def rules(self) -> list[Rule]:
+        return []
+
+    async def add(self, rules: Iterable[Rule]) -> None:
+        pass
+
+    async def remove(self, rules: Iterable[Rule]) -> None:
+        pass
+
+    async def replace(self, old: Iterable[Rule], new: Iterable[Rule]) -> None:
         pass
 
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:

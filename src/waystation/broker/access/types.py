@@ -124,8 +124,6 @@ from waystation.transactions.machine import NO_PRODUCER_ID as NO_PRODUCER_ID
 from waystation.transactions.machine import Producer as Producer
 from waystation.transactions.transacting import Tx as Tx
 from waystation.transactions.writers import CheckProduce as CheckProduce
-from waystation.wire.scram import ScramKeys as ScramKeys
-from waystation.wire.scram import keys_of as keys_of
 
 EXCHANGE_KINDS = table.KINDS
 INBOX_PREFIX = inboxes.PREFIX

@@ -26,8 +26,6 @@ UNKNOWN = Placed(NOBODY, -1, (), ())
 LISTENER_ERRORS = 6
 """From this version of Metadata on, a client can be told that a leader is there, but has no listener for it."""
 
-"""Kafka's value for "authorized operations were not asked for"."""
-
 MAX_PAGE_PARTITIONS = 2000
 """Partitions in one DescribeTopicPartitions answer, whatever the client asks (Kafka's own limit)."""
 
