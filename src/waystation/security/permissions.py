@@ -188,12 +188,19 @@ class Permissions:
             judge = self._judges[principal] = self._make_judge(principal)
             return judge
 
-    def _make_judge(self, principal: Principal) -> Judge | None:
+    def is_superuser(self, principal: Principal) -> bool:
+        """Whether it is never asked about."""
         if principal.kind != "User":
-            return None if principal.superuser else Judge(())
+            return principal.superuser
         user = self._users.find(principal.name)
-        if principal.name in self._superusers or (user is not None and user.superuser):
+        return principal.name in self._superusers or (user is not None and user.superuser)
+
+    def _make_judge(self, principal: Principal) -> Judge | None:
+        if self.is_superuser(principal):
             return None
+        if principal.kind != "User":
+            return Judge(())
+        user = self._users.find(principal.name)
         if self._book is None:
             self._book = RuleBook(self._known.values())
         groups = principal.groups if user is None else (*principal.groups, *user.groups)

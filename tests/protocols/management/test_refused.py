@@ -23,18 +23,17 @@ from waystation.queues.settings import QueueSettings
 from waystation.routing.namespaces import Limits
 
 FOR_ANYBODY = {
-    *("/api/whoami", "/api/users", "/api/users/{user}", "/api/cluster-name"),  # there is one user, who is known
+    *("/api/whoami", "/api/cluster-name"),
     *("/api/health/checks/virtual-hosts", "/api/health/checks/node-is-quorum-critical"),  # always the same answer
     "/api/health/checks/node-is-mirror-sync-critical",
-    *("/api/parameters", "/api/global-parameters", "/api/operator-policies", "/api/topic-permissions"),  # always empty
-    *("/api/user-limits", "/api/feature-flags", "/api/extensions"),
+    *("/api/parameters", "/api/global-parameters", "/api/operator-policies"),  # always empty
+    *("/api/feature-flags", "/api/extensions"),
     *("/api/connections", "/api/connections/{connection}/channels", "/api/channels", "/api/consumers"),
     *("/api/connections/{connection}", "/api/channels/{channel}"),  # a node's own list; ending one is asked
 }
 
 LISTS = {
     *("/api/vhosts", "/api/vhost-limits", "/api/queues", "/api/exchanges", "/api/bindings", "/api/policies"),
-    *("/api/permissions", "/api/users/{user}/permissions"),
 }
 """They leave out what the caller may not see."""
 
@@ -50,6 +49,11 @@ BODY = {
     "definition": {"max-length": 1},
     "value": 1,
     "vhosts": [{"name": "shop"}],
+    "users": ["guest"],
+    "tags": "",
+    "configure": ".*",
+    "write": ".*",
+    "read": ".*",
 }
 
 

@@ -341,6 +341,14 @@ def test_policies_and_virtual_hosts_survive_kill_9(tmp_path: Path) -> None:
 # -- the whole of it ---------------------------------------------------------------------------------------------------
 
 
+USERS = ("/api/users/{user}", "/api/permissions/{vhost}/{user}", "/api/topic-permissions/{vhost}/{user}")
+CLOSING = {
+    ("POST", "/api/users/bulk-delete"),
+    *((method, path) for path in (*USERS, "/api/user-limits/{user}/{limit}") for method in ("PUT", "DELETE")),
+}
+"""They need users, which would close this broker to the other tests: see tests/security/test_rabbitmq_users.py."""
+
+
 class Tour:
     """Calls as a person with RabbitMQ's command line tool would make them, along every route."""
 
@@ -387,12 +395,12 @@ def test_every_route_answers(api: Api) -> None:
     filled |= {"{properties}": "k", "{policy}": "p", "{user}": "guest", "{node}": name(node), "{limit}": "max-queues"}
     for methods in (("GET",), ("DELETE",)):
         for route in sorted(ROUTES, key=lambda route: -route.path.count("/")):
-            if route.method in methods and (route.method, route.path) not in tour.walked:
+            if route.method in methods and (route.method, route.path) not in {*tour.walked, *CLOSING}:
                 path = route.path.removeprefix("/api")
                 for part, value in filled.items():
                     path = path.replace(part, value)
                 tour(route.method, route.path.removeprefix("/api"), path)
-    assert tour.walked == {(route.method, route.path) for route in ROUTES}
+    assert tour.walked == {(route.method, route.path) for route in ROUTES} - CLOSING
 
 
 def test_the_reference_page_lists_every_route() -> None:

@@ -63,7 +63,7 @@ from waystation.routing.exchange import ExchangeSettings as ExchangeSettings
 from waystation.routing.namespace_names import DEFAULT as DEFAULT
 from waystation.routing.namespace_names import Names as Names
 from waystation.routing.regex import Regex as Regex
-from waystation.security import credentials, kafka_acls
+from waystation.security import credentials, kafka_acls, rabbitmq_permissions
 from waystation.security.authenticator import NODE_MECHANISM as NODE_MECHANISM
 from waystation.security.authenticator import Authenticator as Authenticator
 from waystation.security.authenticator import LoginPeer as LoginPeer
@@ -78,6 +78,8 @@ from waystation.security.principals import ANONYMOUS as ANONYMOUS
 from waystation.security.principals import HTTP_TOKEN as HTTP_TOKEN
 from waystation.security.principals import LOCAL as LOCAL
 from waystation.security.principals import Principal as Principal
+from waystation.security.rabbitmq_permissions import VhostPermission as VhostPermission
+from waystation.security.rabbitmq_permissions import permission_of as permission_of
 from waystation.security.rules import Resource as Resource
 from waystation.security.rules import Rule as Rule
 from waystation.security.sasl.exchange import Challenge as Challenge
@@ -130,4 +132,6 @@ INBOX_PREFIX = inboxes.PREFIX
 OWN_TRANSACTIONS = transacting.OWN_PREFIX
 operation_bits = kafka_acls.bits
 read_verifier = credentials.read
+rules_of_permission = rabbitmq_permissions.rules_of
+belongs_to_permission = rabbitmq_permissions.belongs
 written_verifier = credentials.written

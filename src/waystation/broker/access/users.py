@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from waystation.broker.access.family import Family
 from waystation.security import credentials
+from waystation.security.principals import Principal
 from waystation.security.users import User
 
 
@@ -23,6 +24,23 @@ class UserAccess(Family):
     def find(self, name: str) -> User | None:
         self._ask_cluster("describe")
         return self._broker.users.find(name)
+
+    def own(self) -> User | None:
+        """What is known of the principal itself; nobody is asked for that."""
+        return self._broker.users.find(self._principal.name)
+
+    def may_everything(self) -> bool:
+        """Whether the principal itself is never asked about."""
+        return self._broker.permissions.is_superuser(self._principal)
+
+    def is_superuser(self, name: str) -> bool:
+        """By what is stored of the user, or by the settings."""
+        self._ask_cluster("describe")
+        return self._broker.permissions.is_superuser(Principal(name))
+
+    def check_alter(self) -> None:
+        """Raises if the principal may not change users."""
+        self._ask_cluster("alter")
 
     def to_alter(self, name: str) -> User | None:
         """The same, for one who is about to change it."""

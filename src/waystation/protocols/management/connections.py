@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from waystation.broker.access.types import Names
+from waystation.errors import NotAllowed
 from waystation.observe.connections import ChannelInfo, Connected, ConnectionInfo, ConsumerInfo
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
@@ -45,10 +46,19 @@ async def connections(api: Management, vhost: str | None = None) -> list[Connect
     return sorted(found, key=lambda info: info.name)
 
 
+def _sees(api: Management, connection: Connected) -> bool:
+    """Who may not look at the broker sees its own connections."""
+    try:
+        api.access.cluster.check_describe()
+    except NotAllowed:
+        return bool(connection.login) and connection.login == api.principal.name
+    return True
+
+
 async def _infos(api: Management) -> AsyncIterator[ConnectionInfo]:
     for count, connection in enumerate(api.node.connections, 1):
         gone = api.node.connections.get(connection.name) is not connection
-        if connection.door == PROTOCOL_NAME and not gone:
+        if connection.door == PROTOCOL_NAME and not gone and _sees(api, connection):
             yield connection.info()
         if not count % LOOKED_AT_ONCE:
             await asyncio.sleep(0)
@@ -56,7 +66,9 @@ async def _infos(api: Management) -> AsyncIterator[ConnectionInfo]:
 
 def _found(api: Management, name: str) -> Connected | None:
     connection = api.node.connections.get(name)
-    return connection if connection is not None and connection.door == PROTOCOL_NAME else None
+    if connection is None or connection.door != PROTOCOL_NAME or not _sees(api, connection):
+        return None
+    return connection
 
 
 def _channels(infos: list[ConnectionInfo]) -> Iterator[Chan]:

@@ -1,7 +1,8 @@
 """RabbitMQ's management API: definitions, exported and imported. Virtual hosts, policies, queues, exchanges, bindings.
 
 An import makes what is missing. A queue or exchange that is there already stays as it is, whatever the import says of
-it, as in RabbitMQ; policies are replaced. Users, permissions and parameters are passed over: there are none here.
+it, as in RabbitMQ; policies, users and their permissions are replaced. A user's password is its hash, so that the old
+one works. Topic permissions are left out, with a warning; parameters are passed over: there are none here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from waystation.observe.events import event_logger
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply, encode_json
 from waystation.protocols.management import declaring
@@ -34,11 +36,14 @@ from waystation.protocols.management.shapes import (
     show_exchange,
     show_queue,
 )
+from waystation.protocols.management.users import list_permissions, list_users, set_permission, set_user
 from waystation.version import RABBITMQ_VERSION, __version__
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.protocols.management.api import Management
+
+logger = event_logger("waystation.management")
 
 MAX_EXPORTED = 100_000
 """Of queues, and of bindings. More than that is a database, not a document."""
@@ -55,21 +60,30 @@ T = TypeVar("T")
 
 async def export(api: Management, call: ApiCall) -> Reply:
     api.access.cluster.check_describe()  # an export that silently lacks something is no backup
+    api.access.users.check_alter()  # and it has what users log in by
+    no_users = not api.access.users.names()
     vhosts = api.access.namespaces.names()
     head = {
         "rabbit_version": RABBITMQ_VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,
         "product_name": "Waystation",
         "product_version": __version__,
-        "users": [],
+        "users": [] if no_users else [_exported_user(api, one) for one in list_users(api)],
         "vhosts": [{"name": vhost} for vhost in vhosts],
-        "permissions": [],
+        "permissions": [] if no_users else list_permissions(api),
         "topic_permissions": [],
         "parameters": [],
         "global_parameters": [],
         "policies": [show_policy(policy) for policy in api.access.policies.listing()],
     }
     return await _exported(api, head, vhosts, with_vhost=True)
+
+
+def _exported_user(api: Management, shown: Shown) -> Shown:
+    """With our own verifiers, which RabbitMQ passes over: the password works again where this is imported here."""
+    known = api.access.users.find(shown["name"])
+    ours = [] if known is None else [one for one in known.verifiers if one.startswith("SCRAM-")]
+    return {**shown, "waystation_verifiers": ours} if ours else shown
 
 
 async def export_vhost(api: Management, call: ApiCall) -> Reply:
@@ -132,6 +146,19 @@ async def import_all(api: Management, call: ApiCall) -> None:
         name = text(vhost.get("name"), "vhosts.name")
         if not api.access.namespaces.exists(name):
             await api.access.namespaces.create(name)
+    users = [(text(one.get("name"), "users.name"), one) for one in _objects(said, "users")]
+    permissions = [(text(one.get("user"), "permissions.user"), one) for one in _objects(said, "permissions")]
+    topics = list(_objects(said, "topic_permissions"))
+    if topics:
+        logger.warning(
+            "topic_permissions.left_out",
+            "{count} topic permissions of the definitions are left out: routing keys are not checked here",
+            count=len(topics),
+        )
+    for name, one in users:
+        await set_user(api, name, one)
+    for name, one in permissions:
+        await set_permission(api, name, text(one.get("vhost"), "permissions.vhost"), one)
     await _import(api, said, None)
 
 

@@ -114,8 +114,6 @@ ROUTES: tuple[AnyRoute, ...] = (
             "/parameters",
             "/global-parameters",
             "/operator-policies",
-            "/topic-permissions",
-            "/user-limits",
             "/feature-flags",
             "/extensions",
         )
