@@ -249,8 +249,6 @@ class Stage:
             "unclean": False,
             "user": User(),
             "wait_ms": 0,
-            "user": "eve",
-            "verifiers": {"SCRAM-SHA-256": ScramKeys("SCRAM-SHA-256", b"salt", 4096, b"k" * 32, b"k" * 32)},
             "wanted": TransactionFilter(),
         }
         keys = ScramKeys("SCRAM-SHA-256", b"salt", 4096, b"k" * 32, b"k" * 32)

@@ -24,6 +24,7 @@ class Guest:
     """A connection to a namespace."""
 
     door = "amqp"
+    login = "guest"
 
     def __init__(self, name: str, namespace: str) -> None:
         self.name = name

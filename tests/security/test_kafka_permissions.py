@@ -53,7 +53,7 @@ def produce(client: dict[str, str | int], topic: str) -> KafkaError | None:
 def test_what_an_administrator_allows_with_kafkas_tools_holds_at_once(tmp_path: Path) -> None:
     add_users(tmp_path / "data", PASSWORDS, superusers=("admin",), rules=())
     with Server(tmp_path, settings={"connection.failed.authentication.delay.ms": 1}) as server:
-        admin = AdminClient(config(server, "admin"))
+        admin = AdminClient({**config(server, "admin")})
         alice = config(server, "alice")
         (made,) = admin.create_topics([NewTopic("orders", 1)]).values()
         made.result(PATIENCE_S)
@@ -72,8 +72,9 @@ def test_what_an_administrator_allows_with_kafkas_tools_holds_at_once(tmp_path: 
         message = None
         while message is None:
             message = consumer.poll(PATIENCE_S)
-        assert message.error() is not None
-        assert message.error().code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+        error = message.error()
+        assert error is not None
+        assert error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
         consumer.close()
         for done in admin.create_acls([acl(group, "readers", AclOperation.READ)]).values():
             done.result(PATIENCE_S)
@@ -84,7 +85,13 @@ def test_what_an_administrator_allows_with_kafkas_tools_holds_at_once(tmp_path: 
         assert message.error() is None, message.error()
 
         everything = AclBindingFilter(
-            ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+            ResourceType.ANY,
+            None,  # type: ignore[arg-type]
+            ResourcePatternType.ANY,
+            None,  # type: ignore[arg-type]
+            None,  # type: ignore[arg-type]
+            AclOperation.ANY,
+            AclPermissionType.ANY,
         )
         assert set(admin.describe_acls(everything).result(PATIENCE_S)) == {
             *bindings,
@@ -95,13 +102,14 @@ def test_what_an_administrator_allows_with_kafkas_tools_holds_at_once(tmp_path: 
         )
         (deleted,) = admin.delete_acls([reading]).values()
         assert deleted.result(PATIENCE_S) == [bindings[1]]
-        message = None
-        while message is None or message.error() is None:
+        error = None
+        while error is None:
             message = consumer.poll(PATIENCE_S)  # an open consumer learns it with its next fetch
-        assert message.error().code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            error = None if message is None else message.error()
+        assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
         consumer.close()
 
-        hers = AdminClient(alice)
+        hers = AdminClient({**alice})
         (refused_too,) = hers.create_acls([acl(topic, "orders", AclOperation.ALL)]).values()
         with pytest.raises(KafkaException) as caught:
             refused_too.result(PATIENCE_S)
@@ -114,7 +122,7 @@ def test_what_an_administrator_allows_with_kafkas_tools_holds_at_once(tmp_path: 
 def test_a_user_that_is_added_with_kafkas_tools_logs_in(tmp_path: Path) -> None:
     add_users(tmp_path / "data", {"admin": PASSWORDS["admin"]}, superusers=("admin",), rules=())
     with Server(tmp_path, settings={"connection.failed.authentication.delay.ms": 1}) as server:
-        admin = AdminClient(config(server, "admin"))
+        admin = AdminClient({**config(server, "admin")})
         credential = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8192)
         (done,) = admin.alter_user_scram_credentials(
             [UserScramCredentialUpsertion("carol", credential, b"carols-secret")]
@@ -124,5 +132,6 @@ def test_a_user_that_is_added_with_kafkas_tools_logs_in(tmp_path: Path) -> None:
         made.result(PATIENCE_S)
         assert produce(config(server, "carol", "carols-secret"), "mail") is None
         described = admin.describe_user_scram_credentials(["carol"])
+        assert isinstance(described, dict)
         (info,) = described["carol"].result(PATIENCE_S).scram_credential_infos
         assert (info.mechanism, info.iterations) == (ScramMechanism.SCRAM_SHA_256, 8192)

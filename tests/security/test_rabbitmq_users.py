@@ -62,7 +62,7 @@ def test_imported_users_log_in_with_their_old_passwords_and_have_their_permissio
             lambda one: one.queue_bind("secret", "orders", "#"),
         ):
             with pytest.raises(ChannelClosedByBroker) as caught:
-                refused(connection.channel())
+                refused(connection.channel())  # type: ignore[no-untyped-call]
             assert caught.value.reply_code == 403
     with pytest.raises((ProbableAccessDeniedError, pika.exceptions.ConnectionClosedByBroker)):
         connect(server, APP, OLD_PASSWORD, "/")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.errors import Conflict
+from waystation.errors import Conflict, WaystationError
 from waystation.message import Delivered, Message, Run
 from waystation.protocols.http.holds import FORGET_AFTER_MS, Holds, check_any, runs_of
 from waystation.queues.feed import Settled, Verdict
@@ -48,6 +48,9 @@ class FeedOf:
 
     def leave(self) -> None:
         self.close()
+
+    def end(self, error: WaystationError) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
         self.closed = True

@@ -13,7 +13,7 @@ import pytest
 from tests.broker.queue_kit import Machine
 from tests.simulation.world import Simulation
 from tests.support.permissions import RefusesEverything
-from waystation.broker.access.types import Policy
+from waystation.broker.access.types import LoginPeer, Policy
 from waystation.errors import NotAllowed
 from waystation.protocols.http.calls import AnyQuery, AnyRoute, Call, Nothing
 from waystation.protocols.http.engine import Request
@@ -60,6 +60,8 @@ BODY = {
 class Caller:
     name = "caller"
     gone = False
+    secure = False
+    login_peer = LoginPeer("http", "127.0.0.1")
 
     async def rest(self, size: int) -> None: ...
 
