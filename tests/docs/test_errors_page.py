@@ -12,6 +12,8 @@ SOURCES = ROOT / "src" / "waystation"
 UNUSED = "Not in use."
 
 ELSEWHERE = {
+    "LinkLost": "between nodes of a cluster; a client is told what it means to its request",
+    "PeerRefused": "between nodes of a cluster",
     "UnexpectedOffset": "between a follower and its leader; no client meets it",
     "WaystationError": "the base of all",
     "Malformed": "ends a Kafka connection, without an answer",
