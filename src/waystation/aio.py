@@ -26,7 +26,7 @@ from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES as _IN_FLIGHT
 from waystation.client.budget import Budget as _Budget
 from waystation.client.core import Core as _Core
 from waystation.client.producing import Guarantee as _Guarantee
-from waystation.client.socket_link import parse_urls as _parse_urls
+from waystation.client.servers import parse_servers as _parse_servers
 from waystation.client.socket_link import socket_dials as _socket_dials
 from waystation.client.values import Seconds as _Seconds
 from waystation.client.values import message_defaults as _message_defaults
@@ -51,14 +51,15 @@ def connect(
     default_ttl: _Seconds | None = None,
 ) -> _Opening[Client]:
     """Connects to a broker; await it or enter it. The options are those of `waystation.connect`."""
-    addresses = _parse_urls(url)
+    servers = _parse_servers(url)
     if connections < 1:
         raise _Invalid(f"connections: {connections} is below 1")
     defaults = _message_defaults(default_priority, default_ttl)
 
     async def work() -> Client:
         core = _Core(
-            _socket_dials(addresses, timeout),
+            _socket_dials(servers, timeout),
+            credentials=servers[0].credentials,
             budget=_Budget(max_in_flight),
             name=name,
             connections=connections,

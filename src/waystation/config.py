@@ -538,6 +538,155 @@ BROKER_SETTINGS: dict[str, Setting] = {
             protects="a small value shuts other clients out, a large one uses up file handles",
         ),
         Setting(
+            "auth.required",
+            "string",
+            "auto",
+            "Whether every client has to log in. auto: as soon as there is a user.",
+            choices=("auto", "true", "false"),
+            dynamic=False,
+            protects="the protection of all ports",
+        ),
+        Setting(
+            "auth.superusers",
+            "list",
+            "",
+            "Users who may do everything, besides those that were added with --superuser.",
+            dynamic=False,
+            protects="who may do everything",
+        ),
+        Setting(
+            "connection.failed.authentication.delay.ms",
+            "int",
+            100,
+            "Pause before a failed login is answered; it doubles with each further failure from the same address, up to"
+            " 32 times as much.",
+            low=0,
+            high=60_000,
+            dynamic=False,
+            protects="0 lets passwords be guessed quickly",
+        ),
+        Setting(
+            "connections.max.reauth.ms",
+            "int",
+            0,
+            "Time after which a Kafka client that has logged in by SASL has to log in again (KIP-368), on the same"
+            " connection; 0: only when its token expires.",
+            low=0,
+            dynamic=False,
+            protects="how long a stolen connection can be used",
+        ),
+        Setting(
+            "sasl.enabled.mechanisms",
+            "list",
+            "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN,OAUTHBEARER",
+            "Mechanisms that are offered. OAUTHBEARER needs sasl.oauthbearer.jwks.endpoint.url.",
+            choices=("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", "OAUTHBEARER"),
+            dynamic=False,
+            protects="how clients log in",
+        ),
+        Setting(
+            "sasl.oauthbearer.jwks.endpoint.url",
+            "string",
+            "",
+            "The keys of the identity provider whose tokens are accepted: the URL, or the path, of a JWKS.",
+            dynamic=False,
+            protects="whose tokens are accepted",
+        ),
+        Setting(
+            "sasl.oauthbearer.expected.audience",
+            "list",
+            "",
+            "Audiences of which a token has to name one; empty: any.",
+            dynamic=False,
+            protects="which tokens are accepted",
+        ),
+        Setting(
+            "sasl.oauthbearer.expected.issuer",
+            "string",
+            "",
+            "Issuer that a token has to name; empty: any.",
+            dynamic=False,
+            protects="which tokens are accepted",
+        ),
+        Setting(
+            "sasl.oauthbearer.sub.claim.name",
+            "string",
+            "sub",
+            "Claim of a token that has the user's name.",
+            dynamic=False,
+            protects="whom a token names",
+        ),
+        Setting(
+            "sasl.oauthbearer.clock.skew.seconds",
+            "int",
+            30,
+            "How far the clocks of the identity provider and the broker may differ.",
+            low=0,
+            high=3600,
+            dynamic=False,
+            protects="how long expired tokens are accepted",
+        ),
+        Setting(
+            "waystation.oauth.groups.claim",
+            "string",
+            "",
+            "Claim of a token that lists the user's groups; empty: none.",
+            dynamic=False,
+            protects="which groups a user has",
+        ),
+        Setting(
+            "ssl.principal.mapping.rules",
+            "string",
+            "DEFAULT",
+            "Which user a client certificate stands for: RULE:PATTERN/REPLACEMENT/[LU] on its distinguished name, or"
+            " DEFAULT for that name itself; separated by commas.",
+            dynamic=False,
+            protects="whom a certificate stands for",
+        ),
+        Setting(
+            "tls.certificate",
+            "string",
+            "",
+            "The certificate (and its chain) of every listener, a PEM file. With it, listeners speak TLS. Files in"
+            " [tls] are relative to the config file.",
+            dynamic=False,
+            protects="the encryption of all ports",
+        ),
+        Setting(
+            "tls.key",
+            "string",
+            "",
+            "The certificate's private key, a PEM file; empty: it is in the file of the certificate.",
+            dynamic=False,
+            protects="the encryption of all ports",
+        ),
+        Setting(
+            "tls.client-ca",
+            "string",
+            "",
+            "Certificate authorities whose client certificates are accepted, a PEM file.",
+            dynamic=False,
+            protects="whose certificates are accepted",
+        ),
+        Setting(
+            "tls.client-certificates",
+            "string",
+            "auto",
+            "Whether clients show a certificate that tls.client-ca has signed. auto: optional, if there is a"
+            " tls.client-ca.",
+            choices=("auto", "off", "optional", "required"),
+            dynamic=False,
+            protects="whether a certificate is needed",
+        ),
+        Setting(
+            "tls.plain",
+            "bool",
+            False,
+            "With TLS: also accept connections without it, on the same ports; the first byte tells which it is.",
+            dynamic=False,
+            protects="whether encryption is needed",
+        ),
+        Setting(
             "connections.max.idle.ms",
             "int",
             600_000,
@@ -1010,7 +1159,7 @@ def check_dynamic(name: str) -> None:
 
 def variable_of(name: str) -> str:
     """The variable of the environment that sets a setting at the start."""
-    return "WAYSTATION_SET_" + name.upper().replace(".", "_")
+    return "WAYSTATION_SET_" + name.upper().replace(".", "_").replace("-", "_")
 
 
 Source = Literal["file", "environment", "flag"]

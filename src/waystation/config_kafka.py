@@ -22,7 +22,6 @@ ACCEPTED: tuple[Row, ...] = (
     ("background.threads", "int", 10),
     ("broker.heartbeat.interval.ms", "int", 2_000),
     ("broker.session.timeout.ms", "int", 9_000),
-    ("connection.failed.authentication.delay.ms", "int", 100),
     ("controlled.shutdown.enable", "bool", True),
     ("controlled.shutdown.max.retries", "int", 3),
     ("controlled.shutdown.retry.backoff.ms", "int", 5_000),
@@ -164,7 +163,6 @@ ONE_REPLICA: tuple[Row, ...] = (
 
 _SECURITY: tuple[Row, ...] = (
     ("authorizer.class.name", "string", ""),
-    ("connections.max.reauth.ms", "int", 0),
     ("delegation.token.expiry.check.interval.ms", "int", 3_600_000),
     ("delegation.token.expiry.time.ms", "int", 86_400_000),
     ("delegation.token.max.lifetime.ms", "int", 604_800_000),
@@ -173,7 +171,6 @@ _SECURITY: tuple[Row, ...] = (
         "string",
         "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder",
     ),
-    ("sasl.enabled.mechanisms", "list", ""),
     ("sasl.kerberos.kinit.cmd", "string", "/usr/bin/kinit"),
     ("sasl.kerberos.min.time.before.relogin", "int", 60_000),
     ("sasl.kerberos.principal.to.local.rules", "list", "DEFAULT"),
@@ -190,12 +187,7 @@ _SECURITY: tuple[Row, ...] = (
     ("sasl.login.retry.backoff.ms", "int", 100),
     ("sasl.mechanism.controller.protocol", "string", "GSSAPI"),
     ("sasl.mechanism.inter.broker.protocol", "string", "GSSAPI"),
-    ("sasl.oauthbearer.clock.skew.seconds", "int", 30),
-    ("sasl.oauthbearer.expected.audience", "list", ""),
-    ("sasl.oauthbearer.expected.issuer", "string", ""),
-    ("sasl.oauthbearer.jwks.endpoint.url", "string", ""),
     ("sasl.oauthbearer.scope.claim.name", "string", "scope"),
-    ("sasl.oauthbearer.sub.claim.name", "string", "sub"),
     ("sasl.oauthbearer.token.endpoint.url", "string", ""),
     ("sasl.server.callback.handler.class", "string", ""),
     ("sasl.server.max.receive.size", "int", 524_288),
@@ -211,7 +203,6 @@ _SECURITY: tuple[Row, ...] = (
     ("ssl.keymanager.algorithm", "string", "SunX509"),
     ("ssl.keystore.location", "string", ""),
     ("ssl.keystore.type", "string", "JKS"),
-    ("ssl.principal.mapping.rules", "string", "DEFAULT"),
     ("ssl.protocol", "string", "TLSv1.3"),
     ("ssl.provider", "string", ""),
     ("ssl.secure.random.implementation", "string", ""),
@@ -247,7 +238,7 @@ _PARTS: tuple[Row, ...] = (
 
 FIXED: dict[str, tuple[Row, ...]] = {
     "there is one broker, with one replica of everything": ONE_REPLICA,
-    "TLS, SASL and access rules are not built yet, and a setting alone would protect nothing": _SECURITY,
+    "TLS and logins are set by tls.* and auth.*, and by `waystation users`, and not by this": _SECURITY,
     "this limit is not enforced, and would only seem to hold": _LIMITS,
     "no other is offered": _PARTS,
 }
@@ -257,7 +248,7 @@ TOLD: dict[str, str] = {
     "advertised.listeners": "clients are told the address that they have reached; use --kafka HOST:PORT",
     "controller.listener.names": "there is one broker, which listens where --kafka says",
     "inter.broker.listener.name": "there is one broker, which listens where --kafka says",
-    "listener.security.protocol.map": "there is one Kafka listener, without encryption",
+    "listener.security.protocol.map": "there is one Kafka listener; tls.* says whether it is encrypted",
     "listeners": "use --kafka HOST:PORT, or `kafka` in the config file",
     "log.dir": "use --data DIR, or `data` in the config file",
     "log.dirs": "use --data DIR, or `data` in the config file",

@@ -50,6 +50,10 @@ class NotAllowed(WaystationError):
         self.resource = resource
 
 
+class NotAuthenticated(NotAllowed):
+    """The client has not shown who it is, or what it has shown was not right."""
+
+
 class NotLeader(WaystationError):
     """Another broker owns this; refresh metadata and ask there."""
 

@@ -33,10 +33,23 @@ class Command(msgspec.Struct, tag_field="action", kw_only=True, omit_defaults=Tr
 
 
 class Hello(Command, tag="hello"):
-    """The first request of a client that wants to be known by name → HelloAnswer."""
+    """The first request of a client that wants to be known by name, or has to log in → HelloAnswer.
+
+    A login: the mechanism (of SASL) and its first message; or a user and a password, for who cannot do more. If the
+    answer has a challenge, the login goes on with `Authenticate`. After a failure the connection is closed."""
 
     client: str = ""
     version: int = VERSION
+    mechanism: str = ""
+    data: bytes = b""
+    user: str = ""
+    password: str = ""
+
+
+class Authenticate(Command, tag="authenticate"):
+    """The answer to a challenge → HelloAnswer."""
+
+    data: bytes
 
 
 class Ping(Command, tag="ping"):
@@ -324,6 +337,7 @@ class CreateTopic(Command, tag="create_topic"):
     topic: str
     partitions: int | None = None
     settings: dict[str, str] = {}
+    replication_factor: int | None = None  # of a cluster: three, or as many as there are nodes, where it is not said
 
 
 class DeleteTopic(Command, tag="delete_topic"):
@@ -520,6 +534,7 @@ class AlterSettings(Command, tag="alter_settings"):
 
 AnyCommand = (
     Hello
+    | Authenticate
     | Ping
     | AskNode
     | Stats
@@ -615,6 +630,8 @@ class HelloAnswer(msgspec.Struct, omit_defaults=True):
     connection: str  # what this connection is called in lists and logs
     version: int
     broker: str  # the product's version
+    challenge: bytes | None = None  # the login goes on: answer this
+    data: bytes = b""  # the broker's last message of the login
 
 
 class QueueInfo(msgspec.Struct, omit_defaults=True):

@@ -49,6 +49,7 @@ from waystation.routing.namespaces import Limits
 from waystation.security.permissions import Operation, Permissions, Resource, refusal
 from waystation.subscriptions.tailing import NEXT
 from waystation.transactions.listing import Listing
+from waystation.wire.scram import ScramKeys
 
 ALICE = Principal("alice")
 TOPIC, GROUP, SHARE, TX, QUEUE, EXCHANGE = "orders", "readers", "workers", "shop", "jobs", "events"
@@ -230,6 +231,8 @@ class Stage:
             "transactional_id": TX,
             "unclean": False,
             "wait_ms": 0,
+            "user": "eve",
+            "verifiers": {"SCRAM-SHA-256": ScramKeys("SCRAM-SHA-256", b"salt", 4096, b"k" * 32, b"k" * 32)},
             "wanted": TransactionFilter(),
         }
         group_settings = {"consumer.session.timeout.ms": "50000"}
@@ -335,6 +338,7 @@ class Stage:
             "policies": broker.policies.listing(),
             "subscriptions": broker.subscriptions.counts(),
             "inboxes": len(broker.inboxes),
+            "users": broker.users.names(),
         }
 
 

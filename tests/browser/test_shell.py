@@ -17,6 +17,7 @@ from playwright.sync_api import expect
 
 from tests.browser.a11y import assert_accessible, assert_axe
 from tests.browser.kit import PAGES, Api, Visitor, desktop_only, row_of
+from tests.security.users_kit import add_users
 from tests.support.names import unique
 from tests.support.server import Server
 
@@ -117,6 +118,41 @@ def test_a_broker_with_a_token_asks_for_it_once(chromium: Any, tmp_path: Path) -
             context.close()
         with pytest.raises(HTTPError, match="401"):
             Api(address).publish(topic, {"payload": "nobody"})
+
+
+def test_a_broker_with_users_asks_for_name_and_password(chromium: Any, tmp_path: Path) -> None:
+    add_users(tmp_path / "data", {"admin": "admin-secret"})
+    with Server(tmp_path, settings={"connection.failed.authentication.delay.ms": 1}) as server:
+        address = f"http://{server.addresses['http']}"
+        context = chromium.new_context()
+        visitor = Visitor(context, address, "desktop")
+        try:
+            page = visitor.page
+            page.goto(f"{address}/#/topics")
+            dialog = page.get_by_role("dialog", name="Log in")
+            expect(dialog.get_by_label("User")).to_be_focused()
+            page.keyboard.press("Escape")
+            page.get_by_role("button", name="Log in").click()
+            dialog.get_by_label("User").fill("admin")
+            dialog.get_by_label("Password").fill("wrong")
+            page.keyboard.press("Enter")
+            expect(dialog.get_by_role("alert")).to_contain_text("wrong name or password")
+            assert_accessible(page)
+            dialog.get_by_label("Password").fill("admin-secret")
+            page.keyboard.press("Enter")
+            expect(dialog).not_to_be_visible()
+            expect(page.locator("#health")).not_to_have_text("not connected")
+            topic = unique("guarded")
+            page.evaluate("name => fetch(`/v1/topics/${name}`, { method: 'PUT', body: '{}' })", topic)
+            page.goto(f"{address}/#/topics/{topic}?tab=publish")
+            page.get_by_label("Payload", exact=True).fill("1")
+            page.get_by_role("button", name="Publish").click()
+            expect(page.get_by_text("It is stored in partition 0 at offset 0.")).to_be_visible()
+            assert page.evaluate("document.cookie") == "", "no script sees the session"
+            visitor.forgive("401")
+            visitor.check()
+        finally:
+            context.close()
 
 
 class _ForeignPage(BaseHTTPRequestHandler):

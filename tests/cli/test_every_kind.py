@@ -20,10 +20,13 @@ from tests.clients.kit import consumer
 from tests.clients.share_kit import share_consumer
 from tests.support.names import unique
 from tests.support.waiting import wait_for
+from waystation.catalog.sqlite import SqliteCatalog
 from waystation.cli.completion_tree import spots
 from waystation.cli.main import build_parser
 from waystation.observe.pipeline_state import PipelineState
+from waystation.security.users import User, edit_offline
 from waystation.spark.pipelines.reporter import Reporter
+from waystation.world.random import SystemRandom
 
 OTHER_WORDS = {
     ("connections", "delete"): "close",
@@ -32,10 +35,12 @@ OTHER_WORDS = {
     ("pipeline", "describe"): "status",
     ("context", "describe"): "show",
     ("context", "delete"): "remove",
+    ("users", "delete"): "remove",
 }
 """Verbs that people know by another word."""
 
 WITHOUT = {
+    ("users", "describe"): "`users list` shows all that may be shown of one",
     ("lost", "describe"): "it is a folder, and `lost list` shows all that is known of it",
 }
 """Verbs that a kind does not have, and why."""
@@ -111,6 +116,15 @@ def delayed_to_topic(quick: QuickCli, name: str, folder: Path) -> Thing:
         f"delayed describe {name} {name}-1 --to-topic",
         f"delayed cancel {name} {name}-1 --to-topic",
     )
+
+
+def user(quick: QuickCli, name: str, folder: Path) -> Thing:
+    """Of a broker that does not run: the first user would close the one that all tests share."""
+    folder.mkdir(parents=True)
+    catalog = SqliteCatalog(str(folder), SystemRandom())
+    edit_offline(catalog, name, User(), SystemRandom().token)
+    catalog.close()
+    return Thing(f"users list --data {folder}", name, "", f"users remove {name} --data {folder}")
 
 
 def connection(quick: QuickCli, name: str, folder: Path) -> Thing:
@@ -233,6 +247,7 @@ KINDS: dict[str, list[Make]] = {
     "pipeline": [pipeline],
     "lost": [lost],
     "context": [context],
+    "users": [user],
 }
 
 

@@ -29,9 +29,18 @@ from waystation.spark.pipelines.reporter import Reporter
 NOT_RUN = {
     "serve": "it has no --json; its log has --log-format json",
     "demo": "it takes a minute, and is run by tests/cli/test_operating.py; it prints one object, its summary",
+    "cluster up": "it has no --json; its ready file is JSON",
+    **{
+        f"cluster {verb}": "it needs a cluster; tests/cli/test_cluster.py reads its one object"
+        for verb in ("adopt", "start-node", "drain", "remove")
+    },
     "pipeline run": "it needs Spark; tests/cli/test_pipeline.py reads its one object where Spark is installed",
     "pipeline test": "it needs Spark; tests/spark/test_unit_tests.py reads its objects",
     "pipeline start": "the broker would need Spark",
+    **{
+        f"users {verb}": "it needs a password on standard input, or closes the broker; tests/security runs it"
+        for verb in ("add", "passwd", "remove")
+    },
     "pipeline reset": "it needs the checkpoint of a run on Spark",
     **{
         f"pipeline ready {name}": "it needs Spark, and prints what `pipeline run` does"
@@ -194,6 +203,9 @@ STORY: list[tuple[str, int] | Callable[[World], None]] = [
     ("pipeline graph {dir}/pipe.toml", 1),
     ("pipeline check --no-spark {dir}/wrong.toml", 1),
     ("status", 1),
+    ("cluster status", 1),
+    ("cluster reassign --replication-factor 1", 0),
+    ("cluster elect", 0),
     ("context add {x} --server {server}", 1),
     ("context use {x}", 1),
     ("context list", 1),
@@ -207,6 +219,8 @@ STORY: list[tuple[str, int] | Callable[[World], None]] = [
     ("config set num.partitions=1", 1),
     ("config example", 1),
     ("doctor --no-disk-test --data {dir}/fresh --config {dir}/quiet.toml", 1),
+    ("tls create --out {dir}/certificates", 1),
+    ("users list --data {dir}/users", 0),
     ("completion", 20),
     ("completion --names queues --server {server}", 1),
     World.lose,

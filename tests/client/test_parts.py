@@ -21,7 +21,7 @@ from waystation.client.payloads import value_of
 from waystation.client.producing import in_groups
 from waystation.client.queue_options import QueueOptions, Retry, queue_settings
 from waystation.client.results import Stored
-from waystation.client.socket_link import parse_urls
+from waystation.client.servers import parse_urls
 from waystation.client.values import make_message, milliseconds, moment_ms
 from waystation.message import Message
 from waystation.protocol import MAGIC, Answer, AnyCommand, Failure, Hello, HelloAnswer, Ping

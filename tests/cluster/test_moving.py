@@ -73,6 +73,10 @@ def test_fewer_replicas_are_taken_from_nodes_that_have_many() -> None:
     assert max(counts.values()) - min(counts.values()) <= 1
 
 
+def test_fewer_replicas_are_taken_from_nodes_that_cannot_get_any() -> None:
+    assert after(placed((3, 1, 2)), {1: "", 2: ""}, factor=2) == [(1, 2)]
+
+
 @given(st.data())
 def test_what_is_wanted_is_so_afterwards_and_asking_again_changes_no_set(data: st.DataObject) -> None:
     nodes = list(range(1, data.draw(st.integers(2, 6)) + 1))

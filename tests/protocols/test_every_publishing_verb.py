@@ -332,14 +332,16 @@ def amqp_table() -> set[str]:
 
 KAFKA_SILENT = """
 add_offsets_to_txn add_partitions_to_txn alter_configs alter_partition_reassignments alter_replica_log_dirs
-alter_share_group_offsets api_versions consumer_group_describe consumer_group_heartbeat create_acls
+alter_share_group_offsets alter_user_scram_credentials api_versions consumer_group_describe
+consumer_group_heartbeat create_acls
 create_partitions create_topics delete_acls delete_groups delete_records delete_share_group_offsets
 delete_topics describe_acls describe_client_quotas describe_cluster describe_configs describe_groups
 describe_log_dirs describe_producers describe_quorum describe_share_group_offsets describe_topic_partitions
 describe_transactions describe_user_scram_credentials elect_leaders end_txn fetch find_coordinator heartbeat
 incremental_alter_configs init_producer_id join_group leave_group list_config_resources list_groups
 list_offsets list_partition_reassignments list_transactions metadata offset_commit offset_delete offset_fetch
-offset_for_leader_epoch share_acknowledge share_fetch share_group_describe share_group_heartbeat sync_group
+offset_for_leader_epoch sasl_authenticate sasl_handshake
+share_acknowledge share_fetch share_group_describe share_group_heartbeat sync_group
 txn_offset_commit update_features write_txn_markers
 """
 AMQP_SILENT = """
@@ -354,7 +356,17 @@ TABLES: dict[str, tuple[Callable[[], set[str]], tuple[Verb, ...], set[str]]] = {
         native_table,
         NATIVE,
         {
-            *("Hello", "Ping", "Stats", "DeclareQueue", "DeleteQueue", "PurgeQueue", "DescribeQueue", "ListQueues"),
+            *(
+                "Hello",
+                "Authenticate",
+                "Ping",
+                "Stats",
+                "DeclareQueue",
+                "DeleteQueue",
+                "PurgeQueue",
+                "DescribeQueue",
+                "ListQueues",
+            ),
             *("Get", "Peek", "Find", "Cancel", "Redrive", "Consume", "Subscribe", "Credit", "Settle", "Touch"),
             *("Cease", "OpenReader", "ClaimEntries", "ReadEntries", "CreateTopic", "DeleteTopic", "DescribeTopic"),
             *("ListTopics", "DeclareExchange", "DeleteExchange", "Bind", "Unbind", "ListRouting", "Route"),

@@ -114,8 +114,8 @@ class ClusterOfThree:
         """All nodes, for Kafka clients; the same over restarts."""
         return ",".join(self.address(node_id) for node_id in self._nodes)
 
-    def address(self, node_id: int) -> str:
-        return str(self._nodes[node_id]["kafka"])
+    def address(self, node_id: int, protocol: str = "kafka") -> str:
+        return str(self._nodes[node_id][protocol])
 
     @property
     def admin(self) -> AdminClient:

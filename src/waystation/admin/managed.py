@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from waystation.health.resource_alarms import ResourceAlarms
     from waystation.health.sampling import Sampling
     from waystation.queues.dead_letters import DeadLetters
+    from waystation.security.authenticator import Authenticator
+    from waystation.security.users import Users
     from waystation.share.admin import SharedAdmin
     from waystation.subscriptions.subscriptions import Subscriptions
     from waystation.topics.durability import Durability
@@ -48,6 +50,8 @@ class ManagedBroker(Core, Protocol):
     lags: Lags
     jobs: Jobs
     policies: Policies
+    users: Users
+    authenticator: Authenticator
     pipelines_seen: PipelinesSeen
     pipeline_runner: Runner | None
 

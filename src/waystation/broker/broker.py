@@ -5,6 +5,7 @@ A broker knows no protocol and opens no port; protocols are given the broker. It
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -54,8 +55,10 @@ from waystation.queues.queues import Queues
 from waystation.queues.shard.shards import Shards
 from waystation.routing.namespaces import Namespaces
 from waystation.routing.routing import Routing
+from waystation.security.authenticator import Authenticator
 from waystation.security.permissions import Permissions
 from waystation.security.principals import Principal
+from waystation.security.users import User, Users
 from waystation.share.admin import SharedAdmin
 from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queues import TopicQueues
@@ -91,6 +94,8 @@ if TYPE_CHECKING:
 logger = event_logger("waystation.broker")
 
 LOCK_FILE = "waystation.lock"
+LAST_ANSWER_S = 0.5
+"""Between a change of users and the end of connections that it takes the right from."""
 
 
 class Broker:
@@ -135,7 +140,7 @@ class Broker:
             self.operations = OperationsAlone(self.node_id, alone)
         else:
             self.view = view
-            self.operations = ClusterOperations(view, self.follower, self.topics.min_in_sync_of)
+            self.operations = ClusterOperations(view, self.follower, self.topics, settings)
             self.follower.follow(view)
         self.follower.follow(self.topics)
         self.runtime_settings = RuntimeSettings(settings, self.follower, self._settings_changed)
@@ -145,6 +150,10 @@ class Broker:
         self.markers = Markers(self.topics, world.clock)
         self.housekeeping = Housekeeping(world, self.topics, settings, self._points, self.commit)
         self.permissions = Permissions()
+        self.users = Users(catalog, self.follower, world)
+        self.follower.follow(self.users)
+        self.users.subscribe_changes(self._user_changed)
+        self.authenticator = Authenticator(self.users, settings, world, self.meters)
         self.durability = Durability(self.commit)
         self.durable = self.durability.wait
         self.when_durable = self.durability.when_durable
@@ -229,6 +238,7 @@ class Broker:
         if self.member is not None:
             await self.world.offload(self.member.load)
         self.runtime_settings.load(self.catalog)
+        self.users.load()
         for name, text in self.settings.ignored.items():
             logger.warning(
                 "setting.ignored",
@@ -388,6 +398,20 @@ class Broker:
         """Of the transactions' coordinator: the same one each time, by which it knows what is whose."""
         return self._state_logs[index]
 
+    def _user_changed(self, name: str, user: User | None) -> None:
+        """Connections of a user that is removed end; so do those of nobody, once everybody has to log in. Not at
+        once: whoever added the user is answered first."""
+        removed = name if user is None else None
+        asyncio.get_running_loop().call_later(LAST_ANSWER_S, self._end_connections, removed)
+
+    def _end_connections(self, removed: str | None) -> None:
+        closed = self.authenticator.required
+        for connection in self.connections:
+            if not connection.login and closed:
+                connection.end("clients have to log in now: there are users")
+            elif connection.login == removed and removed not in self.users:
+                connection.end(f"user {removed!r} is removed")
+
     async def _undo_left_over(self) -> None:
         try:
             await self.transacting.undo_left_over()
@@ -406,6 +430,7 @@ class Broker:
         await self.jobs.stop()
         await self.resource_alarms.stop()
         await self.namespaces.settle()
+        await self.users.settle()
         await self.policies.stop()
         await self.runtime_settings.settle()
         await self.topics.settle()

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from waystation.broker.broker import LOCK_FILE, Broker
 from waystation.catalog.memory import MemoryCatalog
+from waystation.catalog.rows import definitions_of
 from waystation.catalog.sqlite import FILE as SQLITE_FILE
-from waystation.catalog.sqlite import SqliteCatalog, new_cluster_id
+from waystation.catalog.sqlite import SqliteCatalog, has_entries, new_cluster_id
 from waystation.cluster.address import EtcdAddress
 from waystation.cluster.etcd.store import EtcdStore
 from waystation.cluster.node import NodeOptions
@@ -21,6 +22,8 @@ from waystation.config import BrokerSettings
 from waystation.errors import Conflict, DataInUse, Invalid, InvalidSetting, StoreUnavailable
 from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
+from waystation.security.node_links import LinkLogin, ensure_secret
+from waystation.security.users import KIND as USERS
 from waystation.world import MEMORY, MemoryDisk, World, real_world
 
 logger = event_logger("waystation.cluster")
@@ -85,7 +88,9 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
         tracing = open_tracing(world, settings)
         if tracing is not None:
             undo.callback(tracing.close)
-        node = NodeOptions(store, SocketLinks, rack=plan.rack, restored=plan.restored)
+        secret = await world.offload(ensure_secret, store, world.random.token)
+        login = LinkLogin(secret, settings)
+        node = NodeOptions(store, lambda view: SocketLinks(view, login), rack=plan.rack, restored=plan.restored)
         broker = Broker(world, root, settings, store, tracing, node=node)
         await broker.start()
         broker.sampling.start()
@@ -108,6 +113,11 @@ async def _open_store(world: World, address: EtcdAddress) -> EtcdStore:
                     error=error,
                 )
             await asyncio.sleep(STORE_RETRY_S)
+
+
+def has_users(path: str) -> bool:
+    """Whether a data folder has users, so that a broker on it asks everybody who they are."""
+    return has_entries(path, definitions_of(USERS))
 
 
 def in_memory(settings: BrokerSettings) -> BrokerSettings:

@@ -18,6 +18,7 @@ import base64
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -59,6 +60,20 @@ class _Undo:
 
     revision: int
     entries: dict[str, Entry | None]
+
+
+def has_entries(folder: str, prefix: str) -> bool:
+    """Whether a folder's catalog has entries whose keys begin like this, as far as it can be read. It changes nothing:
+    the folder may be that of a broker that runs, or be none."""
+    path = Path(folder) / FILE
+    if not path.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            found = db.execute("SELECT 1 FROM entries WHERE key >= ? AND key < ?", (prefix, prefix + "\x7f")).fetchone()
+    except sqlite3.Error:
+        return False
+    return found is not None
 
 
 class SqliteCatalog(Catalog):

@@ -13,6 +13,7 @@ where a name is wrong.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -23,6 +24,8 @@ from waystation.errors import Invalid
 from waystation.toml_file import Path, TomlInvalid, TomlPlace, read_toml
 
 HEADING = "broker"
+FILES = frozenset({"tls.certificate", "tls.key", "tls.client-ca", "sasl.oauthbearer.jwks.endpoint.url"})
+"""Settings that name files."""
 TWICE = (
     "; a name is there twice, or begins with another one, as waystation.flush.interval.ms with waystation.flush:"
     " then write it in quotes"
@@ -112,12 +115,20 @@ class _Checker:
         into = self._config.settings if option is None else self._config.options
         if name in into:
             raise Invalid(f"{name} is there already, in line {into[name].line}: delete one of the two")
-        into[name] = Given(_setting(name, value) if option is None else _option(option, value), line)
+        into[name] = Given(self._setting(name, value) if option is None else _option(option, value), line)
+
+    def _setting(self, name: str, value: object) -> str:
+        """A file that is named in [tls] is looked for beside this one."""
+        text = _setting(name, value)
+        if name not in FILES or not text or "://" in text:
+            return text
+        return os.path.join(os.path.dirname(os.path.abspath(self._config.path)), text)
 
     def check_doors(self) -> None:
         """A file that is right but for an address that would not be served is not right."""
-        options = self._config.options
+        options, settings = self._config.options, self._config.settings
         insecure = "insecure" in options and options["insecure"].text == "true"
+        insecure = insecure or ("auth.required" in settings and settings["auth.required"].text == "true")
         for door in DOORS:
             given = options.get(door)
             if given is None:

@@ -65,7 +65,19 @@ class Configuration(msgspec.Struct):
             said = f'{chosen.where}: {door} = "{chosen.text}"'
         else:
             said = f"{chosen.where or f'--{door}'}{'=' if chosen.kind == 'environment' else ' '}{chosen.text}"
-        return door_address(door, chosen.text, said, insecure=self.text("insecure") == "true")
+        return door_address(door, chosen.text, said, insecure=self._admits_others)
+
+    @property
+    def _admits_others(self) -> bool:
+        """Whether other machines may reach the broker: they have to log in, or somebody has said that it is fine."""
+        required = self.setting("auth.required").text
+        if self.text("insecure") == "true" or required == "true":
+            return True
+        if required == "false" or self.text("memory") == "true":
+            return False
+        from waystation.broker.open import has_users
+
+        return has_users(self.text("data"))
 
     def broker_settings(self) -> BrokerSettings:
         sources: dict[str, Source] = {
@@ -99,7 +111,7 @@ def gather(
 
 def variable_of(setting: str) -> str:
     """The variable of a setting."""
-    return SET_PREFIX + setting.upper().replace(".", "_")
+    return SET_PREFIX + setting.upper().replace(".", "_").replace("-", "_")
 
 
 def _from_file(made: Configuration, path: str) -> None:

@@ -35,27 +35,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from waystation.client.socket_link import parse_urls
+    from waystation.client.servers import parse_servers, shown
 
     name = arguments.name
     if not NAME.fullmatch(name):
         raise Invalid(f"{name[:80]!r} cannot be a context's name: use a-z, A-Z, 0-9, dots, dashes; at most 64")
-    server = ",".join(map(str, parse_urls(arguments.server)))
+    found = parse_servers(arguments.server)
+    plain = all(one.tls is None and one.credentials is None for one in found)
+    server = ",".join(map(str, found)) if plain else arguments.server.strip()
     known = load()
     if name in known.contexts and not arguments.replace:
-        raise AlreadyExists(f"context {name!r} exists already ({known.contexts[name].server}); --replace changes it")
+        raise AlreadyExists(
+            f"context {name!r} exists already ({shown(known.contexts[name].server)}); --replace changes it"
+        )
     known.contexts[name] = Context(server)
     save(known)
     hint = "" if known.current == name else f"; `waystation context use {name}` makes it current"
-    return _done(arguments, name, server, f"context {name} is {server}{hint}")
+    return _done(arguments, name, server, f"context {name} is {shown(server)}{hint}")
 
 
 def _use(arguments: argparse.Namespace) -> int:
+    from waystation.client.servers import shown
+
     known = load()
     server = known.find(arguments.name).server
     known.current = arguments.name
     save(known)
-    return _done(arguments, arguments.name, server, f"commands talk to {server} now (context {arguments.name})")
+    told = f"commands talk to {shown(server)} now (context {arguments.name})"
+    return _done(arguments, arguments.name, server, told)
 
 
 def _remove(arguments: argparse.Namespace) -> int:
@@ -70,7 +77,9 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 def _done(arguments: argparse.Namespace, name: str, server: str, sentence: str) -> int:
     if arguments.json:
-        print_json({"context": name, "server": server})
+        from waystation.client.servers import shown
+
+        print_json({"context": name, "server": shown(server)})
     else:
         print(sentence)
     return 0
@@ -78,7 +87,9 @@ def _done(arguments: argparse.Namespace, name: str, server: str, sentence: str) 
 
 def _list(arguments: argparse.Namespace) -> int:
     known = load()
-    rows = [(name, one.server, name == known.current) for name, one in sorted(known.contexts.items())]
+    from waystation.client.servers import shown
+
+    rows = [(name, shown(one.server), name == known.current) for name, one in sorted(known.contexts.items())]
     if arguments.json:
         print_json([{"context": name, "server": server, "current": current} for name, server, current in rows])
     elif rows:
@@ -91,11 +102,15 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     if arguments.name is not None:
         server = load().find(arguments.name).server
-        return _done(arguments, arguments.name, server, server)
+        from waystation.client.servers import shown
+
+        return _done(arguments, arguments.name, server, shown(server))
     chosen = choose_server(argparse.Namespace())
     if arguments.json:
-        shown = {"server": chosen.server, "source": chosen.source, "context": chosen.context, "file": str(path())}
-        print_json(shown)
+        from waystation.client.servers import shown
+
+        server = shown(chosen.server)
+        print_json({"server": server, "source": chosen.source, "context": chosen.context, "file": str(path())})
     else:
         print(chosen)
     return 0

@@ -53,8 +53,10 @@ class ChosenServer:
     context: str | None = None
 
     def __str__(self) -> str:
+        from waystation.client.servers import shown
+
         named = f"context {self.context}, " if self.context is not None else ""
-        return f"{self.server} ({named}by {self.source})"
+        return f"{shown(self.server)} ({named}by {self.source})"
 
 
 def choose_server(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> ChosenServer:

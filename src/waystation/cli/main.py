@@ -44,6 +44,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "context": ("waystation.cli.context", "give brokers names, and choose the one that commands talk to"),
     "cluster": ("waystation.cli.cluster.command", "try, watch and operate a cluster of several brokers"),
     "doctor": ("waystation.cli.doctor", "look whether this machine is fit for a broker"),
+    "tls": ("waystation.cli.tls", "create certificates for trying out TLS"),
+    "users": ("waystation.cli.users", "add, list and remove users, and change their passwords"),
     "completion": ("waystation.cli.completion", "print a script that completes commands in your shell"),
     "lost": ("waystation.cli.lost", "list, restore and delete topics that the catalog does not know"),
     "log": ("waystation.cli.log_files", "look into and repair the files of a broker that is not running"),

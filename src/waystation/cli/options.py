@@ -16,12 +16,12 @@ import msgspec
 from waystation.cli.arguments import DEFAULT_SERVER, KAFKA_PORT
 from waystation.cli.logs import FORMATS, LEVELS
 from waystation.client.address import Address, parse_address
-from waystation.embedded import AMQP_PORT, HTTP_PORT
+from waystation.embedded import AMQP_PORT, AMQPS_PORT, HTTP_PORT
 from waystation.errors import Invalid
 
 OFF = "off"
 DEFAULT_DATA = "./waystation-data"
-DOORS = {"kafka": KAFKA_PORT, "amqp": AMQP_PORT, "http": HTTP_PORT}
+DOORS = {"kafka": KAFKA_PORT, "amqp": AMQP_PORT, "amqps": AMQPS_PORT, "http": HTTP_PORT}
 """The protocols, and the port of each where an address has none."""
 
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
@@ -67,6 +67,7 @@ OPTIONS: dict[str, Option] = {
         Option("memory", "bool", "false", "Keep all data in memory: no data folder, and nothing survives a restart."),
         Option("kafka", "address", DEFAULT_SERVER, "Address of the Kafka listener; port 0: a free one; off: none."),
         Option("amqp", "address", f"127.0.0.1:{AMQP_PORT}", "Address of the AMQP listener, or off."),
+        Option("amqps", "address", OFF, "Address of a listener for AMQP over TLS alone (port 5671), or off."),
         Option("http", "address", f"127.0.0.1:{HTTP_PORT}", "Address of the HTTP listener and the dashboard, or off."),
         Option("insecure", "bool", "false", "Allow addresses that other machines reach, without authentication."),
         Option("log-level", "text", "info", "How much is logged.", LEVELS),
@@ -87,14 +88,16 @@ OPTIONS: dict[str, Option] = {
 
 
 def door_address(door: str, text: str, said: str, *, insecure: bool) -> Address | None:
-    """Where a protocol is to listen; None: nowhere. `said` is how it was told so, for the error: `--kafka 0.0.0.0`."""
+    """Where a protocol is to listen; None: nowhere. `said` is how it was told so, for the error: `--kafka 0.0.0.0`.
+    `insecure`: others may reach it, since they have to log in, or since whoever starts the broker says so."""
     if text == OFF:
         return None
     address = parse_address(text, default_port=DOORS[door])
     if not address.loopback and not insecure:
         raise Invalid(
             f"{said} can be reached from other machines while authentication is off: anybody could read and write."
-            " Listen on 127.0.0.1, or say --insecure (insecure = true in the file) if the network keeps others out"
+            " Listen on 127.0.0.1; or add a user (`waystation users add NAME --data DIR`), or set auth.required; or say"
+            " --insecure (insecure = true in the file) if the network keeps others out"
         )
     return address
 

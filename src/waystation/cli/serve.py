@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from waystation.cli.arguments import DEFAULT_SERVER, add_settings
 from waystation.cli.configuration import CONFIG_VARIABLE, gather
 from waystation.cli.logs import FORMATS, LEVELS, start_logging
-from waystation.cli.options import OPTIONS
+from waystation.cli.options import DOORS, OPTIONS
 from waystation.cli.output import spell_bytes
 from waystation.cli.service import tell_service_manager
 from waystation.client.address import Address
@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", action="store_true", help="keep all data in memory: nothing is on disk, nothing survives a restart"
     )
-    for door in ("kafka", "amqp", "http"):
+    for door in DOORS:
         help_text = f"default: {defaults[door]}; port 0 takes a free one"
         parser.add_argument(f"--{door}", metavar="HOST:PORT|off", help=help_text)
     parser.add_argument(
@@ -83,7 +83,9 @@ class Plan:
     data: str
     kafka: Address | None
     amqp: Address | None
+    amqps: Address | None
     http: Address | None
+    insecure: bool
     settings: BrokerSettings
     ready_file: str | None
     pipelines: str | None
@@ -119,7 +121,9 @@ def make_plan(arguments: argparse.Namespace, environment: Mapping[str, str] | No
         data=MEMORY if memory else told.text("data"),
         kafka=told.address("kafka"),
         amqp=told.address("amqp"),
+        amqps=told.address("amqps"),
         http=told.address("http"),
+        insecure=told.text("insecure") == "true",
         settings=settings,
         cluster=cluster,
         ready_file=told.text("ready-file") or None,
@@ -185,18 +189,24 @@ async def _serve(plan: Plan) -> None:
         plan.settings,
         kafka=plan.kafka,
         amqp=plan.amqp,
+        amqps=plan.amqps,
         http=plan.http,
         pipelines=plan.pipelines,
         cluster=plan.cluster,
+        insecure=plan.insecure,
     )
+    station.on_fenced = stop.set
     await station.start()
+    if station.tls is not None:
+        reloads: set[asyncio.Task[bool]] = set()
+        loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(loop.create_task(station.reload_tls())))
     gc.freeze()  # what is there now stays: later collections need not look at it
     # A broker makes little garbage that only a collection finds, but may keep a million queues. With Python's own
     # thresholds, 200,000 queues were looked through again and again, half a second at a time.
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
     try:
-        _announce(plan, station.addresses)
+        _announce(plan, station.addresses, encrypted=station.tls is not None)
         await stop.wait()
     finally:
         tell_service_manager("STOPPING=1")
@@ -212,23 +222,24 @@ def _stop_or_die(stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _announce(plan: Plan, addresses: dict[str, str]) -> None:
+def _announce(plan: Plan, addresses: dict[str, str], *, encrypted: bool) -> None:
     if plan.ready_file is not None:
         _write_whole(plan.ready_file, json.dumps(addresses))
     tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{door} {address}" for door, address in addresses.items()))
     lines = [f"waystation {__version__}, {_where(plan)}"]
     lines += [f"{door:<6} {address}" for door, address in addresses.items()]
-    print("\n".join([*lines, "", *_hints(addresses)]), flush=True)
+    print("\n".join([*lines, "", *_hints(addresses, encrypted=encrypted)]), flush=True)
 
 
-def _hints(addresses: dict[str, str]) -> list[str]:
+def _hints(addresses: dict[str, str], *, encrypted: bool) -> list[str]:
     """What to do next."""
     hints = []
     if "http" in addresses:
-        hints.append(f"dashboard:       http://{_from_here(addresses['http'])}/")
+        hints.append(f"dashboard:       http{'s' if encrypted else ''}://{_from_here(addresses['http'])}/")
     if "kafka" in addresses:
         near = _from_here(addresses["kafka"])
         server = "" if near == DEFAULT_SERVER else f" --server {near}"
+        server = f" --server waystations://{near}" if encrypted else server
         us = _our_name()
         hints.append(f"send a message:  {us} publish hello 'first message'{server}")
         hints.append(f"read it:         {us} consume hello{server}")

@@ -27,7 +27,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     chosen: ChosenServer = getattr(arguments, "chosen_server", None) or ChosenServer(arguments.server, "--server")
-    asked = {"server": chosen.server, "source": chosen.source, "context": chosen.context}
+    from waystation.client.servers import shown
+
+    asked = {"server": shown(chosen.server), "source": chosen.source, "context": chosen.context}
     try:
         with open_client(arguments) as mq:
             overview = mq.view("overview")

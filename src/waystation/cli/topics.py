@@ -21,6 +21,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     create = verbs.add_parser("create", help="make a topic")
     create.add_argument("topic", nargs="+")
     create.add_argument("--partitions", type=positive, metavar="N", help="default: the broker's num.partitions")
+    create.add_argument(
+        "--replication-factor",
+        type=positive,
+        metavar="N",
+        help="in a cluster: on how many nodes each partition is (default: 3, or as many as there are)",
+    )
     add_settings(create, "a setting of the topic, like retention.ms=7d or segment.bytes=64MiB; may be repeated")
     create.add_argument("--if-not-exists", action="store_true", help="fine if it is there already")
 
@@ -58,7 +64,10 @@ def _create(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         for name in arguments.topic:
             try:
-                partitions = len(mq.create_topic(name, arguments.partitions, settings).partitions)
+                topic = mq.create_topic(
+                    name, arguments.partitions, settings, replication_factor=arguments.replication_factor
+                )
+                partitions = len(topic.partitions)
             except AlreadyExists:
                 if not arguments.if_not_exists:
                     raise AlreadyExists(

@@ -202,7 +202,12 @@ async def redrive(
 
 
 async def create_topic(
-    core: Core, topic: str, partitions: int | None, settings: Mapping[str, Any], max_size: int | None = None
+    core: Core,
+    topic: str,
+    partitions: int | None,
+    settings: Mapping[str, Any],
+    max_size: int | None = None,
+    replication_factor: int | None = None,
 ) -> TopicInfo:
     if not isinstance(settings, Mapping):
         raise Invalid(f"settings: {settings!r:.60} is not a mapping of names to values")
@@ -213,7 +218,8 @@ async def create_topic(
             raise Invalid(f"max_size: is the setting {MAX_SIZE}, which is given, too; give one of them")
         settings = {**settings, MAX_SIZE: max_size}
     texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
-    return await core.ask(CreateTopic(topic=topic, partitions=partitions, settings=texts), TopicInfo)
+    asked = CreateTopic(topic=topic, partitions=partitions, settings=texts, replication_factor=replication_factor)
+    return await core.ask(asked, TopicInfo)
 
 
 async def delete_topic(core: Core, topic: str) -> None:

@@ -19,10 +19,11 @@ import msgspec
 from waystation.client.failures import failure
 from waystation.client.forks import no_loop
 from waystation.client.link import Dial, Link
-from waystation.errors import ConnectionLost, Invalid, RequestTimeout, WaystationError
+from waystation.client.login import Credentials
+from waystation.errors import ConnectionLost, Invalid, NotAuthenticated, RequestTimeout, WaystationError
 from waystation.message import Delivered
 from waystation.observe.events import event_logger
-from waystation.protocol import Command, Hello, HelloAnswer, Ping
+from waystation.protocol import Authenticate, Command, Hello, HelloAnswer, Ping
 
 T = TypeVar("T")
 
@@ -104,12 +105,15 @@ class _Pending:
 class Connection:
     """A link, and the next one after it."""
 
-    def __init__(self, dials: Sequence[Dial], *, client: str, timeout_s: float) -> None:
+    def __init__(
+        self, dials: Sequence[Dial], *, client: str, timeout_s: float, credentials: Credentials | None = None
+    ) -> None:
         self.epoch = 0
         """Grows with every link that is lost: what was held before is not held any more."""
         self._dials = dials
         self._at = 0  # the one that worked last
         self._client = client
+        self._credentials = credentials
         self.timeout_s = timeout_s
         self.loop = asyncio.get_running_loop()
         self._link: Link | None = None
@@ -342,27 +346,28 @@ class Connection:
             else:
                 self._at = at
                 return answer
-        if len(errors) == 1:
+        if len(errors) == 1 or isinstance(errors[0], NotAuthenticated):
             raise errors[0]
         raise ConnectionLost(f"none of {len(errors)} addresses answers: {'; '.join(map(str, errors))}")
 
     async def _greet(self, dial: Dial) -> HelloAnswer:
         timeout_s = self.timeout_s / len(self._dials)
         peer = ""
-        greeting: asyncio.Future[HelloAnswer] = self.loop.create_future()
-        self._greeting = greeting
-        self._last_id += 1
-        hello = Hello(id=self._last_id, client=self._client)
+        hello = Hello(client=self._client)
+        login = None if self._credentials is None else self._credentials.exchange()
+        if self._credentials is not None and login is not None:
+            hello.mechanism, hello.data = self._credentials.mechanism, login.first()
         try:
             self._link = link = await dial(self)
             peer = link.peer
-            self._pending[hello.id] = _Pending(hello, HelloAnswer, greeting, NEVER, False, None)
-            link.send(hello)
             async with asyncio.timeout(timeout_s):
-                answer = await greeting
+                answer = await self._say(link, hello)
+                while answer.challenge is not None and login is not None:
+                    answer = await self._say(link, Authenticate(data=login.answer(answer.challenge)))
+            if login is not None:
+                login.finish(answer.data)
             self._check_link(peer)
         except BaseException as error:
-            self._pending.pop(hello.id, None)
             if self._link is not None:
                 self._link.close()
                 self._link = None
@@ -373,6 +378,19 @@ class Connection:
             self._greeting = None
         self._heard = self._since = self.loop.time()
         return answer
+
+    async def _say(self, link: Link, command: Hello | Authenticate) -> HelloAnswer:
+        """One step of the greeting."""
+        self._last_id += 1
+        command.id = self._last_id
+        greeting: asyncio.Future[HelloAnswer] = self.loop.create_future()
+        self._greeting = greeting
+        self._pending[command.id] = _Pending(command, HelloAnswer, greeting, NEVER, False, None)
+        link.send(command)
+        try:
+            return await greeting
+        finally:
+            self._pending.pop(command.id, None)
 
     def _check_link(self, peer: str) -> None:
         """The greeting and the end of the link may come in one turn of the loop."""

@@ -25,6 +25,7 @@ from waystation.client.forks import no_loop
 from waystation.client.holding import Holder, Soon, runs_of
 from waystation.client.inbox import Inbox
 from waystation.client.link import Dial
+from waystation.client.login import Credentials
 from waystation.client.payloads import Value
 from waystation.client.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
 from waystation.client.values import MessageOptions, make_message, outgoing, seconds
@@ -72,6 +73,7 @@ class Core:
         guarantee: Guarantee = "at-least-once",
         timeout_s: float = 30.0,
         defaults: MessageOptions | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.soon: Soon = soon or self.loop.call_soon
@@ -80,7 +82,10 @@ class Core:
         self.timeout_s = timeout_s
         self._defaults: MessageOptions = defaults or {}
         self.budget = budget
-        self._connections = [Connection(dials, client=self.name, timeout_s=timeout_s) for _ in range(connections)]
+        self._connections = [
+            Connection(dials, client=self.name, timeout_s=timeout_s, credentials=credentials)
+            for _ in range(connections)
+        ]
         self.main = self._connections[0]
         self._lanes: dict[tuple[Any, ...], Lane] = {}
         self._getters: dict[int, Holder] = {}

@@ -8,29 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import msgspec
 
-from waystation.client.address import Address, parse_address
 from waystation.client.forks import let_go
 from waystation.client.link import Dial, Ear, Link
+from waystation.client.servers import Server, elsewhere
 from waystation.client.values import seconds
 from waystation.errors import ConnectionLost, Invalid, TooLarge, WaystationError
 from waystation.protocol import MAGIC, MAX_FRAME_BYTES, Ceased, Command, Deliver, Failure
 
-DEFAULT_PORT = 9092
 BUSY_BYTES = 4 * 1024 * 1024
 """So much may wait in the socket's buffer before senders are asked to wait."""
 
-SERVER_VARIABLE = "WAYSTATION_SERVER"
-DEFAULT_SERVER = "localhost:9092"
-
 _OTHERS = {b"HTTP": "HTTP", b"AMQP": "AMQP"}
 """Protocols that show in the first bytes of whatever they answer."""
-_SCHEMES = ("waystation://", "kafka://", "tcp://")
-_OTHER_SCHEMES = {"http": "HTTP", "https": "HTTP", "amqp": "AMQP", "amqps": "AMQP"}
 
 
 class _Answer(msgspec.Struct, tag_field="kind", tag="answer", gc=False):
@@ -40,70 +34,41 @@ class _Answer(msgspec.Struct, tag_field="kind", tag="answer", gc=False):
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
 
 
-def parse_urls(url: str | Sequence[str] | None) -> list[Address]:
-    """Addresses of a broker: `waystation://HOST:PORT`, where the scheme and the port may be left out; several of them
-    in a list, or separated by commas. None: where the environment says."""
-    if url is None or url == "":
-        url = os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
-    texts = [url] if isinstance(url, str) else url
-    if not isinstance(texts, Iterable) or not all(isinstance(text, str) for text in texts):
-        raise Invalid(f"url: {url!r:.60} is neither an address, like 127.0.0.1:9092, nor a list of them")
-    found = dict.fromkeys(_parse(one) for text in texts for one in text.split(","))
-    if not found:
-        raise Invalid("an address is missing: the list of addresses is empty")
-    return list(found)
-
-
-def _parse(url: str) -> Address:
-    text = url.strip()
-    for scheme in _SCHEMES:
-        text = text.removeprefix(scheme)
-    text = text.removesuffix("/")
-    scheme, _, rest = text.partition("://")
-    if scheme in _OTHER_SCHEMES and rest:
-        host = rest.partition("/")[0].rpartition("@")[2]  # who signs in there is nobody's business
-        raise Invalid(_elsewhere(f"{scheme}://{host}", _OTHER_SCHEMES[scheme], host))
-    if "://" in text or "/" in text or "@" in text:
-        raise Invalid(f"{url!r} is not an address of a broker: write waystation://HOST:PORT")
-    return parse_address(text, default_port=DEFAULT_PORT)
-
-
-def _elsewhere(address: str, protocol: str, host: str) -> str:
-    """What to write instead of the address of another listener of a broker."""
-    try:
-        kafka = str(Address(parse_address(host, default_port=DEFAULT_PORT).host, DEFAULT_PORT))
-    except Invalid:
-        kafka = f"HOST:{DEFAULT_PORT}"
-    said = f"{address} speaks {protocol}, not the native protocol"
-    return f"{said}: connect to the broker's Kafka listener, which is {kafka} unless the broker was told otherwise"
-
-
-def socket_dials(addresses: Sequence[Address], timeout_s: float) -> list[Dial]:
+def socket_dials(servers: Sequence[Server], timeout_s: float) -> list[Dial]:
     """A way to open sockets to each of the addresses; those that do not answer share the time."""
     if not seconds("timeout", timeout_s):
         raise Invalid("timeout: how long to wait for the broker, in seconds")
-    return [_socket_dial(address, timeout_s / len(addresses)) for address in addresses]
+    return [_socket_dial(server, timeout_s / len(servers)) for server in servers]
 
 
-def _socket_dial(address: Address, timeout_s: float) -> Dial:
+def _socket_dial(server: Server, timeout_s: float) -> Dial:
     """Opens sockets to one address."""
+    address = server.address
+    context = None if server.tls is None else server.tls.context()
 
     async def dial(ear: Ear) -> Link:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
                 _, link = await loop.create_connection(
-                    lambda: SocketLink(ear, str(address)), address.host, address.port
+                    lambda: SocketLink(ear, str(address)), address.host, address.port, ssl=context
                 )
         except TimeoutError:
             raise ConnectionLost(f"the broker at {address} did not answer within {timeout_s:g} s") from None
         except OSError as error:
+            if _is_of_tls(error):
+                raise ConnectionLost(f"no TLS connection to {address} could be made: {error}") from None
             raise ConnectionLost(
                 f"no server answers at {address} ({_why(error)}); is `waystation serve` running there?"
             ) from None
         return link
 
     return dial
+
+
+def _is_of_tls(error: OSError) -> bool:
+    """A certificate that is not trusted, or no TLS at the other end."""
+    return type(error).__module__ == "ssl"
 
 
 def _why(error: OSError) -> str:
@@ -231,7 +196,7 @@ class SocketLink(asyncio.Protocol):
         """Who listens there, as far as it shows."""
         other = _OTHERS.get(head)
         if other is not None:
-            return _elsewhere(self.peer, other, self.peer)
+            return elsewhere(self.peer, other, self.peer)
         return f"{self.peer} does not speak the native protocol (a frame of {size} bytes); check the port"
 
     def _keep(self, left: memoryview, need: int) -> None:

@@ -23,6 +23,7 @@ from waystation.catalog.follower import Follower
 from waystation.cluster import elections, in_sync, reassignment
 from waystation.cluster.link import Links
 from waystation.cluster.membership import Membership
+from waystation.cluster.min_in_sync import min_in_sync
 from waystation.cluster.peer import Key
 from waystation.cluster.promises import LeaderState
 from waystation.cluster.replication.fetching import Fetcher, Numbers
@@ -34,6 +35,7 @@ from waystation.cluster.state import (
     PARTITIONS,
     NodeState,
     PartitionState,
+    disk_key,
     node_of,
     partition_key,
     partition_of,
@@ -45,14 +47,13 @@ from waystation.config import BrokerSettings
 from waystation.errors import RevisionConflict, StoreUnavailable, WaystationError
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
-from waystation.topics.partition import Partition, log_of
+from waystation.topics.partition import Partition
 from waystation.topics.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import Topics
 from waystation.world import World
 
 logger = event_logger("waystation.cluster")
 
-MIN_IN_SYNC = "min.insync.replicas"
 INTERNAL_REPLICAS = 3
 LOOK_S = 0.25
 PAUSE_S = 0.005
@@ -134,6 +135,7 @@ class Leadership:
         self._replicas: dict[Key, _Replica] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._numbers = Numbers()
+        self._cutting: set[Key] = set()  # logs that an answer of a leader is cutting
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -194,6 +196,10 @@ class Leadership:
     def _changed(self, keys: Iterable[str]) -> None:
         if self._stopping:
             return
+        keys = list(keys)
+        if disk_key(self._node_id) in keys and self._membership.superseded(self._view.disks.get(self._node_id)):
+            self.step_down()
+            return
         for key in keys:
             if key.startswith(PARTITIONS):
                 self._learn(partition_of(key))
@@ -251,10 +257,13 @@ class Leadership:
                 return
             self._depose(replica)
         state = known.state
-        log_epoch = history(log_of(replica.partition)).last_epoch
+        log_epoch = history(replica.partition).last_epoch
         barred = self._membership.barred.get(replica.store_key, -1)
         replica.due = None
-        if elections.may_lead(self._membership.identity, state, barred, log_epoch):
+        truncating = self._is_cut(replica)
+        if not self._stopping and elections.may_lead(
+            self._membership.identity, state, barred, log_epoch, truncating=truncating
+        ):
             self._lead(replica, known)
             return
         replica.partition.follow(state.epoch, state.leader)
@@ -271,6 +280,10 @@ class Leadership:
             self._fetch_from(replica, None)
             return
         self._fetch_from(replica, None if state.leader in (NOBODY, self._node_id) else state.leader)
+
+    def _is_cut(self, replica: _Replica) -> bool:
+        """Its end is being cut off: what it has is not yet what its leader had. `_learn` is told when it is over."""
+        return replica.key in self._cutting or replica.partition.truncating
 
     # -- roles ------------------------------------------------------------------------------------------------------
 
@@ -362,6 +375,8 @@ class Leadership:
                 self._numbers,
                 self._incarnation_of,
                 self._refused,
+                self._cutting,
+                self._learn,
             )
         return fetcher
 
@@ -397,12 +412,7 @@ class Leadership:
 
     async def _remove_replica(self, key: Key, partition: ReplicatedPartition) -> None:
         """The store says, at a revision, that the partition has moved away: its files are removed."""
-        log = log_of(partition)
-        partition.use(self._topics.no_log(partition.topic, partition.index))
-        log.retire(WaystationError(f"{log.folder} has moved to other nodes"))
-        await self._commit.quiesce([log])
-        log.close(clean=False)
-        await self._world.offload(self._world.disk.remove_tree, log.folder)
+        await self._topics.remove_copy(partition)
         self._learn(key)  # it may have come back meanwhile
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -438,10 +448,10 @@ class Leadership:
 
     def _take_over(self, replica: _Replica, living: Container[int], now: float) -> Write | None:
         known = self._view.partition(*replica.key)
-        if known is None or log_of(replica.partition).failure is not None:
+        if known is None or self._is_cut(replica) or replica.partition.failure is not None:
             return None
         state, me = known.state, self._membership.identity
-        log_epoch = history(log_of(replica.partition)).last_epoch
+        log_epoch = history(replica.partition).last_epoch
         if state.leader == self._node_id:
             barred = self._membership.barred.get(replica.store_key, -1)
             return None if state.epoch > max(barred, log_epoch) else elections.claim(me, known, log_epoch)
@@ -463,11 +473,7 @@ class Leadership:
         return fetcher is None or fetcher.silent or now - fetcher.heard > SILENT_S
 
     def _min_in_sync(self, replica: _Replica, state: PartitionState) -> int:
-        """`min.insync.replicas`, or where nobody has set it: 2 of three or more replicas, and 1 of fewer."""
-        topic = replica.partition.topic
-        if MIN_IN_SYNC in topic.overrides or self._settings.source(MIN_IN_SYNC) != "default":
-            return topic.settings.min_insync_replicas
-        return 2 if len(state.replicas) - len(state.adding) >= 3 else 1
+        return min_in_sync(self._settings, replica.partition.topic, state)
 
     def _tend(self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float) -> Write | None:
         """What a leader asks the store for."""
@@ -477,7 +483,7 @@ class Leadership:
         gone = [one for one in members if one != self._node_id and one not in nodes and not _hears(state, one, now)]
         behind = state.fell_behind(now, LAG_S, gone)
         led.keeping_up = sum(one not in behind and one not in state.broken for one in members)
-        if log_of(replica.partition).failure is not None:
+        if replica.partition.failure is not None:
             replica.resigned = now
             return elections.resign(me, known)
         if state.pending is not None:
@@ -569,7 +575,11 @@ class Leadership:
         self._woken.set()
 
     async def _look_up(self, write: Write) -> None:
-        """A change of an in-sync set was refused: was it, or was an earlier attempt made?"""
+        """A change of an in-sync set was refused: was it, or was an earlier attempt made? Of several changes in one
+        write it is not known which was refused: an earlier attempt at another one may still be made. They are sent one
+        by one next."""
+        if len(write.changes) != 1:
+            return
         for key in write.changes:
             replica = self._replicas.get(partition_of(key)) if key.startswith(PARTITIONS) else None
             if replica is None or replica.led is None or replica.led.proposal is None:

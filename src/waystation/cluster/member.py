@@ -25,7 +25,6 @@ from waystation.cluster.store_view import StoreView
 from waystation.errors import StoreUnavailable
 from waystation.observe.events import event_logger
 from waystation.topics.markers import Markers
-from waystation.topics.partition import log_of
 from waystation.topics.topics import Topics
 from waystation.world import World
 
@@ -84,7 +83,7 @@ class Member:
     async def claim(self) -> None:
         """The logs are open."""
         epochs = {
-            partition_key(topic.id, partition.index): history(log_of(partition)).last_epoch
+            partition_key(topic.id, partition.index): history(partition).last_epoch
             for topic in self._topics
             for partition in topic.partitions
         }

@@ -156,8 +156,10 @@ class Membership:
         """One look at the partitions, and what follows from it."""
         writes = starting.leave_all(self.identity, await self._partitions())
         for write in together(writes):
-            with contextlib.suppress(RevisionConflict):
+            try:
                 await self._ask(self._store.write, write.encoded(), write.expected)
+            except RevisionConflict:
+                await self._read_disk()  # it is a partition that has changed, or another process has this node's id
         if writes:
             return  # look again: all of them are to be out
         settled = starting.settle(self.identity)
@@ -241,10 +243,23 @@ class Membership:
                 self._complain(error)
                 self._woken.clear()
             except NodeIdTaken as error:
-                logger.error("node.fenced", "{error}", error=error)
-                if self.on_fenced is not None:
-                    self.on_fenced()
+                self._fence(error)
                 return
+
+    def superseded(self, disk: Known[DiskState] | None) -> bool:
+        """The watch has told this node's disk entry: whether another process has started under its id. Then this one
+        leads nothing any more, and has to stop."""
+        if disk is not None and disk.revision < self.identity.disk.revision:
+            return False  # from before this process wrote it
+        if not starting.superseded(self.identity, disk):
+            return False
+        self._fence(NodeIdTaken(f"node {self.node_id} was started elsewhere; this process stops"))
+        return True
+
+    def _fence(self, error: NodeIdTaken) -> None:
+        logger.error("node.fenced", "{error}", error=error)
+        if self.on_fenced is not None:
+            self.on_fenced()
 
     async def _renew(self) -> None:
         if self._lease is not None and await self._world.offload(self._store.keep_alive, self._lease):

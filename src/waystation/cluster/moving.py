@@ -74,8 +74,10 @@ class _Mover:
         target = [node for node in now if node not in leaving]
         self._fill(target, now, factor or len(now))
         while factor is not None and len(target) > factor:
-            # The first leads, as a rule: it stays. Of the others, one of a node that has many.
-            target.remove(max(target[1:], key=lambda node: (self._has[node], node)))
+            # Of a node that is dead or drained, or of one that has many; the first, which leads as a rule, is the last.
+            target.remove(
+                max(target, key=lambda node: (node not in self._racks, node != target[0], self._has[node], node))
+            )
         if not target:
             raise InvalidReplicaAssignment(
                 f"all replicas of partition {partition[1]} of topic {partition[0]} would be removed: no other node can"

@@ -16,10 +16,12 @@ from uuid import UUID
 from waystation.catalog import ABSENT
 from waystation.catalog.follower import Follower
 from waystation.cluster import elections, reassignment
+from waystation.cluster.min_in_sync import min_in_sync
 from waystation.cluster.placing import PlacingAlone
 from waystation.cluster.state import NOBODY, PartitionState, node_key, partition_key
 from waystation.cluster.store_view import StoreView
 from waystation.cluster.writes import Known, Write
+from waystation.config import BrokerSettings
 from waystation.errors import (
     Conflict,
     ElectionNotNeeded,
@@ -29,6 +31,7 @@ from waystation.errors import (
     RevisionConflict,
     UnknownTopic,
 )
+from waystation.topics.topics import Topics
 
 ATTEMPTS = 5
 """How often somebody else may be first before it is given up."""
@@ -85,21 +88,24 @@ Decide = Callable[[Known[PartitionState]], Write | None]
 class ClusterOperations:
     """Of a node in a cluster."""
 
-    def __init__(self, view: StoreView, follower: Follower, min_in_sync: Callable[[UUID], int]) -> None:
-        """`min_in_sync`: of a topic, how many replicas have to be in sync."""
+    def __init__(self, view: StoreView, follower: Follower, topics: Topics, settings: BrokerSettings) -> None:
         self._view = view
         self._follower = follower
-        self._min_in_sync = min_in_sync
+        self._topics = topics
+        self._settings = settings
+
+    def _min_in_sync(self, topic_id: UUID, partition: Known[PartitionState]) -> int:
+        return min_in_sync(self._settings, self._topics.by_id(topic_id), partition.state)
 
     async def reassign(self, topic_id: UUID, index: int, replicas: Sequence[int]) -> None:
         def decide(partition: Known[PartitionState]) -> Write | None:
-            return reassignment.begin(partition, replicas, self._view.living, self._min_in_sync(topic_id))
+            return reassignment.begin(partition, replicas, self._view.living, self._min_in_sync(topic_id, partition))
 
         await self._change(topic_id, index, decide)
 
     async def cancel_reassignment(self, topic_id: UUID, index: int) -> None:
         def decide(partition: Known[PartitionState]) -> Write | None:
-            return reassignment.cancel(partition, self._min_in_sync(topic_id))
+            return reassignment.cancel(partition, self._min_in_sync(topic_id, partition))
 
         await self._change(topic_id, index, decide)
 

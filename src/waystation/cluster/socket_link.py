@@ -2,7 +2,8 @@
 
 A question is the command `AskNode` with the request in msgpack (`peer.py`), to the address of the other node's Kafka
 listener as its node entry says. Many may be under way at once. The connection is made when something is asked, and
-again after it broke; whoever waits is told LinkLost. On the loop.
+again after it broke; whoever waits is told LinkLost. It begins with a login (`security/node_links.py`), and is TLS
+where the listeners are. On the loop.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import msgspec
 from waystation.cluster.link import LinkLost, PeerRefused
 from waystation.cluster.peer import Answer, Refused, Request
 from waystation.cluster.store_view import StoreView
-from waystation.protocol import MAGIC, MAX_FRAME_BYTES, AskNode
+from waystation.protocol import MAGIC, MAX_FRAME_BYTES, AskNode, Authenticate, Hello, HelloAnswer
 from waystation.protocol import Answer as NativeAnswer
 from waystation.protocol import Failure as NativeFailure
+from waystation.security.node_links import MECHANISM, LinkLogin
 
 LISTENER = "kafka"
 CONNECT_S = 1.0
@@ -30,14 +32,15 @@ _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 class SocketLinks:
     """One per broker in a cluster."""
 
-    def __init__(self, view: StoreView) -> None:
+    def __init__(self, view: StoreView, login: LinkLogin) -> None:
         self._view = view
+        self._login = login
         self._links: dict[int, SocketLink] = {}
 
     def to(self, node_id: int) -> SocketLink:
         link = self._links.get(node_id)
         if link is None:
-            link = self._links[node_id] = SocketLink(self._view, node_id)
+            link = self._links[node_id] = SocketLink(self._view, node_id, self._login)
         return link
 
     async def close(self) -> None:
@@ -46,8 +49,9 @@ class SocketLinks:
 
 
 class SocketLink:
-    def __init__(self, view: StoreView, node_id: int) -> None:
+    def __init__(self, view: StoreView, node_id: int, login: LinkLogin) -> None:
         self._view = view
+        self._login = login
         self._node_id = node_id
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -82,17 +86,42 @@ class SocketLink:
             address = state.listeners[LISTENER]
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    reader, writer = await asyncio.open_connection(address.host, address.port, limit=1024 * 1024)
+                    reader, writer = await asyncio.open_connection(
+                        address.host, address.port, limit=1024 * 1024, ssl=self._login.context()
+                    )
+                    await self._log_in(reader, writer)
             except ConnectionRefusedError as error:
                 raise PeerRefused(
                     f"node {self._node_id} refuses connections at {address.host}:{address.port}"
                 ) from error
-            except (OSError, TimeoutError) as error:
+            except (OSError, TimeoutError, EOFError, msgspec.MsgspecError) as error:
                 raise LinkLost(f"node {self._node_id} cannot be reached: {error}") from error
-            writer.write(MAGIC)
             self._writer = writer
             self._reading = asyncio.get_running_loop().create_task(self._read(reader), name=f"link-{self._node_id}")
             return writer
+
+    async def _log_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Raises LinkLost if the other node does not let this one in."""
+        writer.write(MAGIC)
+        answer = await self._say(reader, writer, Hello(mechanism=MECHANISM, client="node"))
+        if answer.challenge is not None:
+            await self._say(reader, writer, Authenticate(data=self._login.proof(answer.challenge)))
+
+    async def _say(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, command: Hello | Authenticate
+    ) -> HelloAnswer:
+        self._last += 1
+        command.id = self._last
+        frame = _encoder.encode(command)
+        writer.write(_LENGTH.pack(len(frame)) + frame)
+        (size,) = _LENGTH.unpack(await reader.readexactly(4))
+        if size > MAX_FRAME_BYTES:
+            raise LinkLost(f"node {self._node_id}: a frame of {size} bytes")
+        heard = _native.decode(await reader.readexactly(size))
+        if isinstance(heard, NativeFailure):
+            writer.transport.abort()
+            raise LinkLost(f"node {self._node_id} refuses the login: {heard.text}")
+        return msgspec.convert(heard.value, HelloAnswer)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         why = "the connection was closed"

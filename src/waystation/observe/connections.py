@@ -77,6 +77,10 @@ class Connected(Protocol):
     def namespace(self) -> str:
         """The virtual host that it has opened; empty where the protocol has none."""
 
+    @property
+    def login(self) -> str:
+        """The name that it has logged in by; empty: by none."""
+
     def info(self) -> ConnectionInfo: ...
 
     def texts(self) -> Iterable[str]:

@@ -106,6 +106,22 @@ class DeathMeter:
         return sum(self.kept.values()) + sum(self.dropped.values())
 
 
+class LoginMeter:
+    """Logins, by protocol."""
+
+    __slots__ = ("failures", "successes")
+
+    def __init__(self) -> None:
+        self.successes: dict[str, int] = dict.fromkeys(DOORS, 0)
+        self.failures: dict[str, int] = dict.fromkeys(DOORS, 0)
+
+    def succeeded(self, protocol: str) -> None:
+        self.successes[protocol] += 1
+
+    def failed(self, protocol: str) -> None:
+        self.failures[protocol] += 1
+
+
 class Meters:
     """Everything that is counted."""
 
@@ -116,6 +132,7 @@ class Meters:
         self.http = ProtocolMeter("http")
         self.commit = CommitMeter()
         self.deaths = DeathMeter()
+        self.logins = LoginMeter()
         self.dropped = 0  # offsets that live subscribers missed: they did not keep up
         self.loop_delay = Histogram(SECONDS)
         self.rates = Rates()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from waystation.world.alarm import PatientTimer
-from waystation.world.listener import Enter, Leave, Listener
+from waystation.world.listener import Encryption, Enter, Leave, Listener
 
 if TYPE_CHECKING:
     from waystation.config import BrokerSettings
@@ -53,13 +53,14 @@ class Front:
         enter: Enter,
         otherwise: Welcome,
         by_first_byte: Mapping[int, Welcome],
+        encryption: Encryption | None = None,
     ) -> None:
         self.clock = clock
         self._host = host
         self._settings = settings
         self._otherwise = otherwise
         self._by_first_byte = dict(by_first_byte)
-        self._listener = Listener(host, port, enter, lambda leave: Arrival(self, leave))
+        self._listener = Listener(host, port, enter, lambda leave: Arrival(self, leave), encryption)
         self._here: dict[Arrival, Guest | None] = {}
         self._idle_timer: PatientTimer | None = None
 

@@ -7,15 +7,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """As Kafka writes it: a kind and a name, `User:alice`."""
+    """As Kafka writes it: a kind and a name, `User:alice`. What else is known of it was true at the login."""
 
     name: str
     kind: str = "User"
+    groups: tuple[str, ...] = ()
+    superuser: bool = False
+    namespace: str = "/"
+    """Its home: where it is when its connection does not say."""
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
 
 ANONYMOUS = Principal("ANONYMOUS")
-BROKER = Principal("broker", "Broker")
+BROKER = Principal("broker", "Broker", superuser=True)
 """The broker itself: what it moves for its users, such as dead letters, was permitted when they asked for it."""
+LOCAL = Principal("local", "Process", superuser=True)
+"""A client in the broker's own process: whoever runs there can read the files as well."""
+HTTP_TOKEN = Principal("http-token", "Token", superuser=True)
+"""Who sends the token of `waystation.http.token`, which is given to those who may do everything."""

@@ -197,6 +197,11 @@ class Partition:
         """How often its end was cut off: what was appended before may not be there, though offsets say it is."""
         return self._log.truncations + self._broken_promises
 
+    @property
+    def truncating(self) -> bool:
+        """Its end is being cut off, or the disk has interrupted that: nothing is appended meanwhile."""
+        return self._log.truncation is not None
+
     def break_promises(self) -> None:
         """Receipts were given out for what was about to be appended, and will not be: others' records will have those
         offsets. Whoever waits is told as if the log had been truncated."""

@@ -32,6 +32,7 @@ from waystation.errors import (
     InvalidPartitions,
     InvalidTopicName,
     NotAllowed,
+    NotLeader,
     RevisionConflict,
     StorageFailed,
     Unavailable,
@@ -238,10 +239,6 @@ class Topics:
         found = self._by_id.get(topic_id)
         return None if found is None or not 0 <= index < len(found.partitions) else found.partitions[index].epoch
 
-    def min_in_sync_of(self, topic_id: UUID) -> int:
-        """How many replicas of each partition have to be in sync, as the topic asks for it."""
-        return self.by_id(topic_id).settings.min_insync_replicas
-
     def names(self) -> Iterable[str]:
         return [topic.name for topic in self._by_name.values() if not topic.internal]
 
@@ -357,6 +354,15 @@ class Topics:
 
     def no_log(self, topic: Topic, index: int) -> Log:
         return NoLog(self._world, f"{topic.folder}/{index}", topic.settings)
+
+    async def remove_copy(self, partition: ReplicatedPartition) -> None:
+        """The partition has moved to other nodes: it has no log here any more, and its files are removed."""
+        log = log_of(partition)
+        partition.use(self.no_log(partition.topic, partition.index))
+        log.retire(NotLeader(f"{partition.topic.name}-{partition.index} has moved to other nodes"))
+        await self._commit.quiesce([log])
+        log.close(clean=False)
+        await self._world.offload(self._world.disk.remove_tree, log.folder)
 
     # -- changes ----------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,12 @@ import asyncio
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from waystation.observe.events import event_logger
+
+if TYPE_CHECKING:
+    import ssl
 
 logger = event_logger("waystation.listener")
 
@@ -29,18 +32,39 @@ Welcome = Callable[[Leave], asyncio.BaseProtocol]
 BACKLOG = 1024
 ACCEPTS_PER_TURN = 64
 """Others have their turn between them."""
+FIRST_BYTE_S = 30.0
+"""Where a port speaks TLS and plain: how long a client may be silent before it is known what it speaks."""
+TLS_HANDSHAKE_S = 10.0
+TLS_FAREWELL_S = 3.0
+TLS_FIRST_BYTE = b"\x16"
+"""Of a TLS handshake. No protocol that is served here begins with it: a Kafka request would have 369 MB."""
 PAUSE_S = 0.5
 """When accepting failed: no file handles, no memory. The loop would be told of the waiting client in every turn."""
 
 
-class Listener:
-    """One address, which may be several sockets (`localhost`)."""
+class Encryption(Protocol):
+    """How the connections of a listener are encrypted."""
 
-    def __init__(self, host: str, port: int, enter: Enter, welcome: Welcome) -> None:
+    @property
+    def plain(self) -> bool:
+        """Whether those that begin without TLS are served, too."""
+
+    def context(self) -> ssl.SSLContext:
+        """For a connection that begins now."""
+
+
+class Listener:
+    """One address, which may be several sockets (`localhost`). A protocol of an encrypted connection is made when its
+    handshake is over; before that, the client has nothing but its place among the connections."""
+
+    def __init__(
+        self, host: str, port: int, enter: Enter, welcome: Welcome, encryption: Encryption | None = None
+    ) -> None:
         self._host = host
         self._port = port
         self._enter = enter
         self._welcome = welcome
+        self._encryption = encryption
         self._sockets: list[socket.socket] = []
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
         self._arriving: set[asyncio.Task[None]] = set()
@@ -82,6 +106,8 @@ class Listener:
                 one.shutdown(socket.SHUT_RDWR)  # a child that was forked may have it too: closing ours is not enough
             one.close()
         self._sockets.clear()
+        for task in self._arriving:
+            task.cancel()  # in the middle of a handshake
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_TURN):
@@ -102,13 +128,28 @@ class Listener:
             task.add_done_callback(self._arriving.discard)
 
     async def _receive(self, arrived: socket.socket, leave: Leave) -> None:
+        loop = asyncio.get_running_loop()
+        encryption = self._encryption
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: self._welcome(leave), arrived)
+            if encryption is None or (encryption.plain and not await _begins_with_tls(arrived)):
+                await loop.connect_accepted_socket(lambda: self._welcome(leave), arrived)
+            else:
+                await loop.connect_accepted_socket(
+                    lambda: self._welcome(leave),
+                    arrived,
+                    ssl=encryption.context(),
+                    ssl_handshake_timeout=TLS_HANDSHAKE_S,
+                    ssl_shutdown_timeout=TLS_FAREWELL_S,
+                )
         except BaseException as error:
             arrived.close()
             leave()
             if not isinstance(error, Exception):
                 raise
+            if encryption is not None and isinstance(error, OSError | TimeoutError | EOFError):
+                # A peer that speaks something else, has no certificate, or trusts none of ours.
+                logger.info("tls.refused", "a TLS connection could not be made: {error}", error=error or "no answer")
+                return
             logger.warning("connection.not_served", "a connection could not be served: {error}", error=repr(error))
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
@@ -120,3 +161,25 @@ class Listener:
     def _resume(self, listening: socket.socket) -> None:
         del self._pauses[listening]
         asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
+
+
+async def _begins_with_tls(arrived: socket.socket) -> bool:
+    """Whether the first byte that the client sends is that of a TLS handshake; the byte stays where it is. Raises
+    TimeoutError if none comes, EOFError if none will."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def ready() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(arrived.fileno(), ready)
+    try:
+        async with asyncio.timeout(FIRST_BYTE_S):
+            await readable
+    finally:
+        loop.remove_reader(arrived.fileno())
+    first = arrived.recv(1, socket.MSG_PEEK)
+    if not first:
+        raise EOFError("the client has said nothing")
+    return first == TLS_FIRST_BYTE

@@ -20,7 +20,10 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory, pipelines: Path) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("http"), arguments=["--pipelines", str(pipelines)]) as started:
+    """Users may be added without closing it to the other tests."""
+    settings = {"auth.required": False, "connection.failed.authentication.delay.ms": 1}
+    arguments = ["--pipelines", str(pipelines)]
+    with Server(tmp_path_factory.mktemp("http"), settings=settings, arguments=arguments) as started:
         yield started
 
 

@@ -32,8 +32,20 @@ def operating(http: Http, topic: str, pipelines: Path) -> Steps:
     yield "GET", "/v1/connections/{connection}", lambda: http("GET", own)
     yield "DELETE", "/v1/connections/{connection}", lambda: http("DELETE", own)
     idle.close()
+    yield from _cluster(http)
     yield from _namespaces(http)
     yield from _pipelines(http, pipelines)
+
+
+def _cluster(http: Http) -> Steps:
+    """Of a broker that is alone."""
+    same = {"replication_factor": 1}
+    yield "GET", "/v1/cluster", lambda: http("GET", "/v1/cluster")
+    yield "GET", "/v1/cluster/partitions", lambda: http("GET", "/v1/cluster/partitions")
+    yield "POST", "/v1/cluster/reassign", lambda: http("POST", "/v1/cluster/reassign", same)
+    yield "POST", "/v1/cluster/elect", lambda: http("POST", "/v1/cluster/elect", {})
+    yield "POST", "/v1/cluster/nodes/{node}/drain", lambda: http("POST", "/v1/cluster/nodes/1/drain", {}, ok=False)
+    yield "DELETE", "/v1/cluster/nodes/{node}", lambda: http("DELETE", "/v1/cluster/nodes/9", ok=False)
 
 
 def _namespaces(http: Http) -> Steps:

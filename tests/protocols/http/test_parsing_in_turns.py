@@ -67,7 +67,8 @@ class Lab:
         budgets.long_work = self.line
         self.desk = Desk()
         nothing = SimpleNamespace(add=lambda _: None, discard=lambda _: None)
-        broker = SimpleNamespace(connections=nothing, world=SimpleNamespace(clock=clock))
+        everybody = SimpleNamespace(certificate=lambda _: None)
+        broker = SimpleNamespace(connections=nothing, world=SimpleNamespace(clock=clock), authenticator=everybody)
         self.door: Any = SimpleNamespace(
             budgets=budgets, broker=broker, desk=self.desk, now_s=clock.monotonic, add=nothing.add, dismiss=nothing.add
         )

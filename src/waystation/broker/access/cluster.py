@@ -6,13 +6,18 @@ Only loggers of this package are touched: the process may be somebody else's pro
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from waystation.broker.access.family import Family
 from waystation.cluster.view import ClusterView
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid
 from waystation.health.health import disk_room
+from waystation.security.credentials import written
+from waystation.security.users import User
+from waystation.wire.scram import ScramKeys
 
 LOGGER = "waystation"
 """The logger above all others of the broker."""
@@ -65,6 +70,26 @@ class ClusterAccess(Family):
         """Of names and settings: up to where the broker follows its catalog."""
         self._ask_cluster("describe")
         return self._broker.follower.revision
+
+    def scram_credentials(self) -> dict[str, dict[str, int]]:
+        """Users whose passwords can be checked by SCRAM: the rounds of each mechanism."""
+        self._ask_cluster("describe")
+        users = self._broker.users
+        found = {name: [one for one in users.verifiers(name) if isinstance(one, ScramKeys)] for name in users.names()}
+        return {name: {one.mechanism: one.iterations for one in keys} for name, keys in found.items() if keys}
+
+    async def alter_scram(self, user: str, verifiers: Mapping[str, ScramKeys | None]) -> None:
+        """Replaces a user's verifiers by mechanism, None deletes one; what is not named stays. A user that is not there
+        is added, and one without verifiers removed. PLAIN is checked by the verifier that was set last."""
+        self._ask_cluster("alter")
+        users = self._broker.users
+        known = users.find(user) or User(created_ms=self._broker.world.clock.now_ms())
+        kept = [text for text in known.verifiers if text.partition("$")[0] not in verifiers]
+        new = [written(one) for one in verifiers.values() if one is not None]
+        if new or kept:
+            await users.save(user, msgspec.structs.replace(known, verifiers=(*new, *kept)))
+        else:
+            await users.remove(user)
 
     def log_levels(self) -> dict[str, int]:
         """The loggers that exist by now, and the level that holds for each: its own or an ancestor's."""

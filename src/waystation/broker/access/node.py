@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from waystation.config import BrokerSettings
 from waystation.observe.connections import Connections
 from waystation.observe.meters import Meters, ProtocolMeter
+from waystation.security.authenticator import Authenticator
 from waystation.security.principals import Principal
 from waystation.world import World
 
@@ -28,6 +29,7 @@ class Node(Protocol):
     meters: Meters
     connections: Connections
     admission: Admission
+    authenticator: Authenticator
     tracing: Tracing | None
 
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:

@@ -31,6 +31,7 @@ from waystation.admin import (
     view_settings,
     view_topic_settings,
     view_topics,
+    view_users,
 )
 from waystation.admin.figures import Figures as Figures
 from waystation.admin.view_dead_letters import JobStarted as JobStarted
@@ -266,9 +267,13 @@ VIEWS: dict[str, AnyRow] = {
         view_settings.SettingsOut,
         Asks("describe", "topic", "topic"),
     ),
+    "users": Row(view_users.UsersQuery, view_users.users_page, view_users.UserList),
 }
 
 ACTIONS: dict[str, AnyRow] = {
+    "add-user": Row(view_users.AddUser, view_users.add_user, view_users.UserAdded, OPERATE),
+    "remove-user": Row(view_users.UserQuery, view_users.remove_user, view_users.UserRemoved, OPERATE),
+    "set-password": Row(view_users.SetPassword, view_users.set_password, None, OPERATE),
     "alter-topic": Row(
         view_topics.AlterTopic, view_topics.alter_topic, view_topics.TopicOut, Asks("alter", "topic", "topic")
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from waystation.cli.cluster import operations, status, up
+from waystation.cli.cluster import adopt, operations, status, up
 
 VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "up": ("start a whole cluster on this machine, to try it", up.configure_up),
@@ -15,6 +15,7 @@ VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "remove": ("move everything away from a node, and forget it once it has stopped", operations.configure_remove),
     "reassign": ("move replicas to other nodes, or change how many there are", operations.configure_reassign),
     "elect": ("make preferred replicas leaders; or, by name, one that is not in sync", operations.configure_elect),
+    "adopt": ("make the data folder of a broker that was alone the first node of a cluster", adopt.configure),
 }
 
 

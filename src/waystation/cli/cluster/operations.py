@@ -120,7 +120,7 @@ def _elect(arguments: argparse.Namespace) -> int:
 
 
 def configure_drain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("node", type=positive, help="its id")
+    parser.add_argument("node", type=not_negative, help="its id")
     parser.add_argument("--undo", action="store_true", help="it may lead again, and get new replicas")
     _add_waiting(parser, default=True)
     add_server(parser)
@@ -160,7 +160,7 @@ def _drain_node(node: dict[str, Any], *, draining: bool) -> None:
 
 
 def configure_remove(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("node", type=positive, help="its id")
+    parser.add_argument("node", type=not_negative, help="its id")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     _add_waiting(parser, default=True)
     add_server(parser)

@@ -209,10 +209,14 @@ class Client:
         settings: Mapping[str, Any] | None = None,
         *,
         max_size: int | None = None,
+        replication_factor: int | None = None,
     ) -> TopicInfo:
         """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`. `max_size`: how many
-        messages a partition keeps, the newest."""
-        return self._bridge.run(admin.create_topic(self._core, topic, partitions, settings or {}, max_size))
+        messages a partition keeps, the newest. `replication_factor`: in a cluster, on how many nodes each partition is;
+        if it is not said, on three, or on all if there are fewer."""
+        return self._bridge.run(
+            admin.create_topic(self._core, topic, partitions, settings or {}, max_size, replication_factor)
+        )
 
     def delete_topic(self, topic: str) -> None:
         self._bridge.run(admin.delete_topic(self._core, topic))

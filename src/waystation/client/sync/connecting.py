@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES, ThreadBudget
 from waystation.client.core import Core
 from waystation.client.link import Dial
+from waystation.client.login import Credentials
 from waystation.client.loops import close_at_exit, loop_factory
 from waystation.client.producing import Guarantee
-from waystation.client.socket_link import parse_urls, socket_dials
+from waystation.client.servers import parse_servers
+from waystation.client.socket_link import socket_dials
 from waystation.client.sync.bridge import Bridge, LoopThread
 from waystation.client.sync.client import Client
 from waystation.client.values import MessageOptions, Seconds, message_defaults
@@ -59,7 +61,8 @@ def connect(
     default_ttl: Seconds | None = None,
 ) -> Client:
     """See `waystation.connect`."""
-    addresses = parse_urls(url)
+    servers = parse_servers(url)
+    dials = socket_dials(servers, timeout)
     if connections < 1:
         raise Invalid(f"connections: {connections} is below 1")
     defaults = message_defaults(default_priority, default_ttl)
@@ -68,7 +71,7 @@ def connect(
     try:
         core = bridge.run(
             make_core(
-                socket_dials(addresses, timeout),
+                dials,
                 bridge,
                 name,
                 guarantee,
@@ -76,12 +79,13 @@ def connect(
                 wait,
                 connections=connections,
                 defaults=defaults,
+                credentials=servers[0].credentials,
             )
         )
     except BaseException:
         thread.stop()
         raise
-    return RemoteClient(core, bridge, thread, f"waystation://{','.join(map(str, addresses))}")
+    return RemoteClient(core, bridge, thread, f"waystation://{','.join(map(str, servers))}")
 
 
 async def make_core(
@@ -94,6 +98,7 @@ async def make_core(
     *,
     connections: int = 1,
     defaults: MessageOptions | None = None,
+    credentials: Credentials | None = None,
 ) -> Core:
     """A core that is connected, on the bridge's loop."""
     core = Core(
@@ -105,6 +110,7 @@ async def make_core(
         guarantee=guarantee,
         timeout_s=timeout,
         defaults=defaults,
+        credentials=credentials,
     )
     await core.open(wait)
     return core

@@ -65,8 +65,12 @@ class Fetcher:
         numbers: Numbers,
         incarnation_of: Callable[[int], int],
         refused: Callable[[int, int], None],
+        cutting: set[Key],
+        cut: Callable[[Key], None],
     ) -> None:
-        """`refused`: told that the leader's node, of an incarnation, refuses connections."""
+        """`refused`: told that the leader's node, of an incarnation, refuses connections. `cutting`: the logs whose
+        ends are being cut off, by whichever fetcher; nobody leads one of them, or fetches to it, before `cut` is told
+        that it is over."""
         self._leader = leader
         self._link = link
         self._world = world
@@ -76,6 +80,8 @@ class Fetcher:
         self._numbers = numbers
         self._incarnation_of = incarnation_of
         self._refused = refused
+        self._cutting = cutting
+        self._cut = cut
         self._partitions: dict[Key, ReplicatedPartition] = {}
         self._changed: dict[Key, None] = {}
         self._forgotten: dict[Key, None] = {}
@@ -203,7 +209,7 @@ class Fetcher:
             if state is None or state.leader != self._leader:
                 continue
             log = log_of(partition)
-            if log.truncation is not None or log.failure is not None:
+            if key in self._cutting or log.truncation is not None or log.failure is not None:
                 continue
             fetch = following.next_fetch(me, state, history(log), log.durable_offset, number)
             if fetch is not None:
@@ -279,6 +285,18 @@ class Fetcher:
                 offset=decision.offset,
                 high_watermark=partition.visible_offset,
             )
+        self._cutting.add(answer.key)
+        try:
+            await self._cut_off(partition, decision)
+        finally:
+            self._cutting.discard(answer.key)
+            self._cut(answer.key)
+        return False
+
+    async def _cut_off(
+        self, partition: ReplicatedPartition, decision: following.Truncate | following.BeginAgain
+    ) -> None:
+        log = log_of(partition)
         if isinstance(decision, following.Truncate):
             end = await truncation.truncate(log, decision.offset, self._commit)
             logger.info(
@@ -292,4 +310,3 @@ class Fetcher:
         else:
             await truncation.begin_again(log, decision.offset, self._commit)
             partition.begin_again(decision.offset)
-        return False

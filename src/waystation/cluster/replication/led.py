@@ -17,7 +17,7 @@ from waystation.cluster.state import PartitionState
 from waystation.cluster.writes import Known, Write
 from waystation.errors import NotEnoughReplicas
 from waystation.log.log import Log
-from waystation.topics.partition import log_of
+from waystation.topics.partition import Partition, log_of
 from waystation.topics.replicated_partition import ReplicatedPartition
 
 
@@ -29,7 +29,7 @@ class Listener(Protocol):
     def advanced(self, key: Key) -> None: ...
 
 
-def history(log: Log) -> History:
+def history(log: Log | Partition) -> History:
     return History(log.start_offset, log.end_offset, log.epochs.entries)
 
 

@@ -1,8 +1,8 @@
 """The beginning of a connection: start, the client's credentials, tune, open.
 
-While authentication is off there is one user, `guest`, with the password that RabbitMQ gives it. The listener is on
-this machine only, unless the broker was told that the network keeps others out. EXTERNAL means that the transport knows
-who it is, which on a loopback socket is somebody on this machine: guest.
+While a broker has no users there is one, `guest`, with the password that RabbitMQ gives it: such a broker listens on
+this machine only, unless it was told that the network keeps others out. EXTERNAL then means that somebody on this
+machine is there, who is guest as well. The first user ends that: then credentials are the authenticator's affair.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CAPABILITIES = {
 }
 
 
-def start(cluster: str) -> commands.Connection.Start:
+def start(cluster: str, mechanisms: str) -> commands.Connection.Start:
     """What the server says of itself. `product` and `version` say whose clients it is made for."""
     return commands.Connection.Start(
         0,
@@ -47,30 +47,30 @@ def start(cluster: str) -> commands.Connection.Start:
             "platform": f"Waystation {__version__}",
             "information": "Waystation speaks RabbitMQ's AMQP 0-9-1",
         },
-        MECHANISMS,
+        mechanisms,
         "en_US",
     )
 
 
-def user_of(mechanism: str, response: bytes) -> str:
-    """Who the client is; 403 if it may not be."""
+def guest_of(mechanism: str, response: bytes) -> str:
+    """Who the client is while there are no users; 403 if it may not be."""
     if mechanism == "EXTERNAL":
         return USER
     if mechanism == "PLAIN":
         parts = response.split(b"\x00")
         if len(parts) != 3:
-            raise _refused(mechanism)
+            raise refused(mechanism)
         found = parts[1], parts[2]
     elif mechanism == "AMQPLAIN":
         try:
             table = decode_table(response, 0, len(response))
         except AmqpError as error:
-            raise _refused(mechanism) from error
+            raise refused(mechanism) from error
         found = _bytes(table.get("LOGIN")), _bytes(table.get("PASSWORD"))
     else:
-        raise AmqpError(ACCESS_REFUSED, f"{mechanism[:60]!r} is no mechanism here; there are {MECHANISMS}", hard=True)
+        raise unknown_mechanism(mechanism, MECHANISMS)
     if found != (USER.encode(), PASSWORD.encode()):
-        raise _refused(mechanism)
+        raise refused(mechanism)
     return USER
 
 
@@ -78,7 +78,11 @@ def _bytes(value: Any) -> bytes:
     return value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
 
 
-def _refused(mechanism: str) -> AmqpError:
+def unknown_mechanism(mechanism: str, offered: str) -> AmqpError:
+    return AmqpError(ACCESS_REFUSED, f"{mechanism[:60]!r} is no mechanism here; there are {offered}", hard=True)
+
+
+def refused(mechanism: str) -> AmqpError:
     return AmqpError(
         ACCESS_REFUSED,
         f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",

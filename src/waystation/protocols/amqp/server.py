@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from waystation.protocols.amqp.connection import AmqpConnection
     from waystation.protocols.amqp.room import Room
     from waystation.protocols.budget import Budgets
+    from waystation.world.listener import Encryption
 
 TICK_S = 1.0
 READ_BYTES = 256 * 1024
@@ -28,13 +29,16 @@ FAREWELL_TURNS = 50
 class AmqpListener:
     """Opens when started; `stop` closes it and every connection."""
 
-    def __init__(self, node: Node, budgets: Budgets, host: str, port: int) -> None:
+    def __init__(
+        self, node: Node, budgets: Budgets, host: str, port: int, encryption: Encryption | None = None
+    ) -> None:
         self.node = node
         self.budgets = budgets
         self.now_s = node.world.clock.monotonic
         self.tx_ids: list[str] = []  # transactional ids that no channel uses now
         self._host = host
         self._port = port
+        self._encryption = encryption
         self._listener: Listener | None = None
         self._connections: dict[AmqpConnection, None] = {}
         self._leaves: dict[AmqpConnection, Leave] = {}
@@ -46,7 +50,7 @@ class AmqpListener:
     async def start(self) -> tuple[str, int]:
         """Listens; returns the address, with the port that was taken where 0 was asked for."""
         gate = self.node.admission.gate("amqp")
-        self._listener = Listener(self._host, self._port, gate.enter, self._connect)
+        self._listener = Listener(self._host, self._port, gate.enter, self._connect, self._encryption)
         self._port = await self._listener.start()
         return self._host, self._port
 

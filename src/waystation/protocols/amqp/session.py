@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT, Principal
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, Done, LoginPeer, Outcome, Principal
 from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.observe.connections import ConnectionInfo, doing_at
 from waystation.observe.events import event_logger
@@ -115,10 +115,11 @@ class AmqpSession:
     """One connection's, from its first byte to its last."""
 
     __slots__ = (
-        "_answering", "_blocked", "_cancels", "_events", "_in_flight", "_long_gets", "_pressed", "_published", "_stuck",
-        "_task", "_writing", "access", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry",
-        "meter", "name", "names", "node", "out", "out_bytes", "outside", "publish_times", "room", "routes", "routing",
-        "since_ms", "sources", "tx_ids", "user",
+        "_answering", "_blocked", "_cancels", "_events", "_expiry", "_in_flight", "_long_gets", "_pressed",
+        "_published", "_stuck", "_task", "_writing", "access", "certificate", "channels", "client", "closed",
+        "declaring", "engine", "heartbeat_s", "hungry", "is_guest", "meter", "name", "names", "node", "out",
+        "out_bytes", "outside", "principal", "publish_times", "room", "routes", "routing", "since_ms", "sources",
+        "tx_ids", "user",
     )  # fmt: skip
 
     access: Access
@@ -127,7 +128,15 @@ class AmqpSession:
     declaring: Declaring
     routes: Routes
 
-    def __init__(self, node: Node, outside: Outside, name: str, tx_ids: list[str], room: Room) -> None:
+    def __init__(
+        self,
+        node: Node,
+        outside: Outside,
+        name: str,
+        tx_ids: list[str],
+        room: Room,
+        certificate: Principal | None = None,
+    ) -> None:
         self.node = node
         self.meter = node.meters.amqp
         self.publish_times = self.meter.call(PUBLISH)
@@ -144,6 +153,10 @@ class AmqpSession:
         self.channels: dict[int, Channel] = {}
         self.client: dict[str, Any] = {}
         self.user = ""
+        self.is_guest = True  # until somebody else has logged in
+        self.principal = ANONYMOUS
+        self.certificate = certificate  # whom the client's certificate stands for
+        self._expiry: asyncio.TimerHandle | None = None  # of the token that it has logged in by
         self.heartbeat_s = 0
         self.closed = False
         self.since_ms = node.world.clock.now_ms()
@@ -389,7 +402,7 @@ class AmqpSession:
             elif isinstance(event, Opened):
                 self._open_channel(event.channel)
             elif isinstance(event, Greeted):
-                self.answer(0, handshake.start(self.node.cluster_id))
+                self.answer(0, handshake.start(self.node.cluster_id, self._mechanisms))
             elif isinstance(event, WrongHeader):
                 self.send(PROTOCOL_HEADER)
                 self.closed = True
@@ -488,34 +501,108 @@ class AmqpSession:
         elif isinstance(method, commands.Connection.CloseOk):
             self.outside.over()
         elif isinstance(method, commands.Connection.UpdateSecret):
-            self.answer(0, commands.Connection.UpdateSecretOk())
+            self._wait_for(self._update_secret(_bytes(method.new_secret)))
+
+    # -- who it is ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _mechanisms(self) -> str:
+        """That are offered. EXTERNAL needs a certificate, but for a guest."""
+        if self.node.authenticator.guests:
+            return handshake.MECHANISMS
+        offered = self.node.authenticator.mechanisms("amqp")
+        return " ".join(one for one in offered if one != "EXTERNAL" or self.certificate is not None)
+
+    @property
+    def _login_peer(self) -> LoginPeer:
+        return LoginPeer("amqp", self.outside.peer[0], self.certificate)
 
     def _authenticate(self, method: commands.Connection.StartOk) -> None:
         self.client = dict(method.client_properties or {})
-        response: Any = method.response
-        try:
-            self.user = handshake.user_of(
-                method.mechanism, response.encode() if isinstance(response, str) else bytes(response)
-            )
-        except AmqpError as error:
-            logger.warning(
-                "login.refused",
-                "login of {client} refused",
-                protocol="amqp",
-                mechanism=method.mechanism[:20],
-                client=self.outside.peer[0],
-            )
-            if self._knows("authentication_failure_close"):
-                raise
-            logger.debug("login.closed", "{reason}", client=self.outside.peer[0], reason=error)
-            self.closed = True
-            self.outside.over()
+        response = _bytes(method.response)
+        if self.node.authenticator.guests:
+            try:
+                self.user = handshake.guest_of(method.mechanism, response)
+            except AmqpError as error:
+                logger.warning(
+                    "login.refused",
+                    "login of {client} refused",
+                    protocol="amqp",
+                    mechanism=method.mechanism[:20],
+                    client=self.outside.peer[0],
+                )
+                self._refuse_login(error)
+                return
+            self.principal = Principal(self.user)
+            self.answer(0, handshake.tune())
+        else:
+            self._wait_for(self._log_in(method.mechanism, response))
+
+    async def _log_in(self, mechanism: str, response: bytes) -> None:
+        authenticator = self.node.authenticator
+        offered = self._mechanisms
+        exchange = authenticator.begin(mechanism, self._login_peer) if mechanism in offered.split() else None
+        if exchange is None:
+            self._refuse_login(handshake.unknown_mechanism(mechanism, offered))
             return
+        outcome = await authenticator.step(exchange, response, self._login_peer)
+        if not isinstance(outcome, Done):
+            self._refuse_login(handshake.refused(mechanism))
+            return
+        self.principal = outcome.principal
+        self.user = outcome.principal.name
+        self.is_guest = False
+        self._note_expiry(outcome)
         self.answer(0, handshake.tune())
+
+    def _refuse_login(self, error: AmqpError) -> None:
+        """A client that can be told is told; another one sees the connection end, as with RabbitMQ."""
+        if self._knows("authentication_failure_close"):
+            self.close(error)
+            return
+        logger.debug("login.closed", "{reason}", client=self.outside.peer[0], reason=error)
+        self.closed = True
+        self.outside.over()
+
+    async def _update_secret(self, token: bytes) -> None:
+        """A client that has logged in by a token has a new one. Others are answered, and nothing changes."""
+        if self._expiry is not None:
+            outcome = await self.node.authenticator.bearer(token.decode("latin-1"), self._login_peer)
+            if not isinstance(outcome, Done) or outcome.principal.name != self.principal.name:
+                raise AmqpError(NOT_ALLOWED, "the new secret is no token of the same user")
+            self._note_expiry(outcome)
+        self.answer(0, commands.Connection.UpdateSecretOk())
+
+    def _note_expiry(self, outcome: Outcome) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if isinstance(outcome, Done) and outcome.expires_ms is not None:
+            left_s = max(0.0, (outcome.expires_ms - self.node.world.clock.now_ms()) / 1000)
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(left_s, self.end, "the token that this client has logged in by has expired")
+
+    def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
+        """A method of the connection that takes a while; events behind it wait."""
+
+        async def run() -> None:
+            try:
+                await work
+            except AmqpError as error:
+                self.close(error)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                self._broke()
+            finally:
+                self._task = None
+                self.outside.to_work()
+
+        self._task = asyncio.get_running_loop().create_task(run())
 
     def _open(self, method: commands.Connection.Open) -> None:
         vhost = method.virtual_host
-        access = self.node.access(Principal(self.user), vhost, self.meter, waits=True)
+        access = self.node.access(self.principal, vhost, self.meter, waits=True)
         try:
             access.namespaces.connect(vhost)
         except NotFound as error:
@@ -593,6 +680,8 @@ class AmqpSession:
         if self.closed:
             return
         self.closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
         self._events.clear()
         self.hungry.clear()
         if self._task is not None and not self._writing:
@@ -609,6 +698,10 @@ class AmqpSession:
     @property
     def namespace(self) -> str:
         return self.names.vhost
+
+    @property
+    def login(self) -> str:
+        return "" if self.is_guest else self.user
 
     @property
     def door(self) -> str:
@@ -643,3 +736,7 @@ class AmqpSession:
             channels,
             doing_at(channels),
         )
+
+
+def _bytes(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value or b"")

@@ -16,6 +16,7 @@ import msgspec
 
 from waystation.broker.access import queries
 from waystation.broker.access.queries import unknown
+from waystation.broker.access.types import LoginPeer
 from waystation.errors import Invalid
 from waystation.message import Message
 from waystation.protocols.http.engine import Request
@@ -64,6 +65,13 @@ STEP_BYTES = 128 * 1024
 
 class Peer(Protocol):
     """The connection that a call came by."""
+
+    @property
+    def login_peer(self) -> LoginPeer: ...
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is encrypted."""
 
     @property
     def name(self) -> str: ...

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
+from waystation.broker.access.types import ANONYMOUS, LoginPeer, Principal
 from waystation.errors import Unavailable
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
@@ -72,6 +73,8 @@ class HttpConnection(asyncio.Protocol):
         self.last_active_s = 0.0
         self.since_ms = 0
         self.name = "http:gone"
+        self._principal = ANONYMOUS
+        self._certificate: Principal | None = None  # whom the client's certificate stands for
 
     # -- the transport -------------------------------------------------------------------------------------------------
 
@@ -81,6 +84,7 @@ class HttpConnection(asyncio.Protocol):
         self.last_active_s = self._listener.now_s()
         peer = self._address("peername")
         self.name = f"http:{peer[0]}:{peer[1]}"
+        self._certificate = self._listener.broker.authenticator.certificate(transport.get_extra_info("ssl_object"))
         self._listener.add(self)
         self.since_ms = self._listener.broker.world.clock.now_ms()
         self._listener.broker.connections.add(self)
@@ -343,12 +347,31 @@ class HttpConnection(asyncio.Protocol):
     def namespace(self) -> str:
         return ""
 
+    @property
+    def login(self) -> str:
+        """Of the last request."""
+        return "" if self._principal is ANONYMOUS else self._principal.name
+
+    @property
+    def login_peer(self) -> LoginPeer:
+        """Where its logins come from."""
+        return LoginPeer("http", self._address("peername")[0], self._certificate)
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is encrypted."""
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+
+    def entered(self, principal: Principal) -> None:
+        """Who has sent the request that is answered now."""
+        self._principal = principal
+
     def info(self) -> ConnectionInfo:
         kind = "" if self._takeover is None else "WebSocket" if isinstance(self._takeover, WebSocket) else "events"
         return ConnectionInfo(
             self.name,
             self.door,
-            "",
+            self.login,
             self.namespace,
             self._address("peername"),
             self._address("sockname"),

@@ -7,10 +7,12 @@ the calls under way, which end before the broker does.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, Principal
 from waystation.errors import Invalid, WaystationError
 from waystation.observe.events import event_logger
 from waystation.protocols.http.bodies import read_messages, with_trace
@@ -33,13 +35,14 @@ from waystation.protocols.http.guard import Guard
 from waystation.protocols.http.holds import Holds
 from waystation.protocols.http.json_pieces import chars_of, json_pieces
 from waystation.protocols.http.live_view import LiveView
+from waystation.protocols.http.login import HttpLogin
 from waystation.protocols.http.mounted import Mounted, Mounts
 from waystation.protocols.http.problems import problem_of_status
 from waystation.protocols.http.replies import END, Reply, error_reply, json_reply, problem_reply
 from waystation.protocols.http.router import Router
 from waystation.protocols.http.routes import ROUTES
 from waystation.protocols.http.takers import Takers
-from waystation.protocols.http.token import check_token
+from waystation.protocols.http.token import is_login
 
 if TYPE_CHECKING:
     from waystation.broker.access.node import Node
@@ -50,23 +53,48 @@ if TYPE_CHECKING:
 logger = event_logger("waystation.http")
 
 
+MOST_DESKS = 1_000
+"""Of users who have sent requests; with more, the one that was quiet for longest loses what it has taken."""
+
+
 class Desk:
-    """What handlers are given."""
+    """What handlers are given: one for requests of nobody, and one like it for each user, with an access of its own."""
 
     def __init__(self, broker: Node, host: str, long_work: LongWork, mounts: Mounts) -> None:
         self.broker = broker
         self.long_work = long_work
         self.meter = broker.meters.http
-        self.access = broker.access(ANONYMOUS, DEFAULT, self.meter)
-        self.holds = Holds(broker.world.random.below(2**32), self.meter)
-        self.takers = Takers(self.access, broker.world.clock, self.holds)
-        self.live = LiveView(self.access.views)
+        self.login = HttpLogin(broker)
+        self._bind(ANONYMOUS)
+        self._others: OrderedDict[Principal, Desk] = OrderedDict()
         self.openapi: bytes | None = None
         self.files = DashboardFiles()
         self._guard = Guard(host)
         self._router = Router(ROUTES)
         self._mounted = Mounted(mounts)
         self._under_way: set[asyncio.Task[Any]] = set()
+
+    def _bind(self, principal: Principal) -> None:
+        broker = self.broker
+        self.principal = principal
+        self.access = broker.access(principal, DEFAULT, self.meter)
+        self.holds = Holds(broker.world.random.below(2**32), self.meter)
+        self.takers = Takers(self.access, broker.world.clock, self.holds)
+        self.live = LiveView(self.access.views)
+
+    def of(self, principal: Principal) -> Desk:
+        """The one for requests of this principal."""
+        if principal == self.principal:
+            return self
+        found = self._others.get(principal)
+        if found is None:
+            found = self._others[principal] = copy(self)
+            found._bind(principal)
+            if len(self._others) > MOST_DESKS:
+                _, quiet = self._others.popitem(last=False)
+                quiet.holds.close()
+        self._others.move_to_end(principal)
+        return found
 
     async def answer(self, request: Request, connection: HttpConnection) -> Reply | Stream:
         """What a request gets, whatever happens."""
@@ -92,15 +120,22 @@ class Desk:
     async def _answer(self, request: Request, connection: HttpConnection) -> Reply | Stream:
         parts, query = split_target(request.target)
         api = self._mounted.at(request.target)
+        if api is None and is_login(request.method, parts):
+            principal = ANONYMOUS
+        else:
+            principal = await self.login.principal(request.headers, parts, connection.login_peer, own=api is None)
+        connection.entered(principal)
         if api is not None:
+            api = api.of(principal)
             route, names = api.find(request.method, parts)
         else:
-            check_token(self.broker.settings.text("waystation.http.token"), request.headers, parts)
             route, names = self._router.find(request.method, parts)
         hosts = self.broker.settings.text("waystation.http.hosts")
         self._guard.check(request.headers, hosts, changes=route.changing or route.streams)
         if route.method == "POST":
             self._guard.check_post(request.headers)
+        if route.changing:
+            self.login.check_change(request.headers)
         if request.websocket and not route.streams:
             raise Invalid(f"{route.path} is no WebSocket")
         call = self._call(route, names, query, request, connection)
@@ -115,7 +150,7 @@ class Desk:
         now_s = self.broker.world.clock.monotonic
         began = now_s()
         try:
-            outcome = await route.handler(self if api is None else api, call)
+            outcome = await route.handler(self.of(principal) if api is None else api, call)
         finally:
             self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
         if outcome is None:
@@ -147,6 +182,8 @@ class Desk:
     def sweep(self) -> None:
         """Every few seconds: forgets what is over."""
         self.takers.sweep()
+        for desk in self._others.values():
+            desk.takers.sweep()
 
     async def close(self, within_s: float) -> None:
         """Ends what is under way, and gives back what is held."""
@@ -156,6 +193,8 @@ class Desk:
                 task.cancel()
         await asyncio.sleep(0)  # what they answer is written
         self.holds.close()
+        for desk in self._others.values():
+            desk.holds.close()
 
 
 async def _made_in_turns(outcome: Any, status: int, connection: HttpConnection) -> Reply:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from waystation.broker.access.types import Principal
 from waystation.errors import WaystationError
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
@@ -20,6 +21,9 @@ class MountedApi(Protocol):
 
     def find(self, method: str, parts: list[str]) -> tuple[AnyRoute, dict[str, str]]:
         """The route and the names in its path; raises NotFound or MethodNotAllowed."""
+
+    def of(self, principal: Principal) -> MountedApi:
+        """The same for requests of this principal."""
 
     def error_reply(self, error: WaystationError) -> Reply:
         """Any error, as this API's clients expect one."""

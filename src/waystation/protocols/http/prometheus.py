@@ -163,6 +163,17 @@ def _deaths(broker: Node, figures: Figures) -> Iterator[Metric]:
     )
 
 
+def _logins(broker: Node, figures: Figures) -> Iterator[Metric]:
+    logins = broker.meters.logins
+    results = (("success", logins.successes), ("failure", logins.failures))
+    yield _counter(
+        "logins",
+        "Logins, by protocol and result. Those with a certificate alone, and by a session's cookie, are not counted.",
+        ["protocol", "result"],
+        (((protocol, result), count) for result, counts in results for protocol, count in counts.items()),
+    )
+
+
 def _dropped(broker: Node, figures: Figures) -> Iterator[Metric]:
     yield _counter(
         "messages_dropped",
@@ -374,6 +385,7 @@ FAMILIES: tuple[Callable[[Node, Figures], Iterator[Metric]], ...] = (
     _about,
     _doors,
     _deaths,
+    _logins,
     _dropped,
     _commit,
     _topics,

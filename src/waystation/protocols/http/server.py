@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from waystation.protocols.http.connection import HttpConnection
     from waystation.protocols.http.desk import Desk
     from waystation.protocols.http.mounted import Mounts
+    from waystation.world.listener import Encryption
 
 TICK_S = 5.0
 STOP_S = 5.0
@@ -27,12 +28,21 @@ STOP_S = 5.0
 class HttpListener:
     """Opens when started; `stop` closes it and every connection. `mounts`: what else is served here (`mounted.py`)."""
 
-    def __init__(self, broker: Node, budgets: Budgets, host: str, port: int, mounts: Mounts) -> None:
+    def __init__(
+        self,
+        broker: Node,
+        budgets: Budgets,
+        host: str,
+        port: int,
+        mounts: Mounts,
+        encryption: Encryption | None = None,
+    ) -> None:
         self.broker = broker
         self.budgets = budgets
         self._host = host
         self._port = port
         self._mounts = mounts
+        self._encryption = encryption
         self._desk: Desk | None = None
         self._listener: Listener | None = None
         self._connections: set[HttpConnection] = set()
@@ -43,7 +53,7 @@ class HttpListener:
     async def start(self) -> tuple[str, int]:
         """Listens; returns the address, with the port that was taken where 0 was asked for."""
         gate = self.broker.admission.gate("http")
-        self._listener = Listener(self._host, self._port, gate.enter, self._connect)
+        self._listener = Listener(self._host, self._port, gate.enter, self._connect, self._encryption)
         self._port = await self._listener.start()
         return self._host, self._port
 

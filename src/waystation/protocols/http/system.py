@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from waystation.broker.access.types import ANONYMOUS
 from waystation.broker.access.view_rows import Given, Reason, SettingsOut, SettingsQuery
 from waystation.errors import Unavailable
 from waystation.protocols.http.calls import AnyRoute, Call, Nothing, Outcome, Route
@@ -68,8 +69,41 @@ async def ready(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 def _may_know(desk: Desk, call: Call[Nothing, Nothing]) -> bool:
     """Whether the reasons may be told, which name things: anybody may ask how the broker is, token or not."""
+    if desk.principal is not ANONYMOUS:
+        return True
     token = desk.broker.settings.text("waystation.http.token")
-    return not token or has_password(token, call.request.headers)
+    return not desk.broker.authenticator.required and (not token or has_password(token, call.request.headers))
+
+
+class LoginBody(msgspec.Struct):
+    user: str
+    password: str
+
+
+class Whoami(msgspec.Struct):
+    user: Annotated[str, Meta(description="empty: nobody")]
+    superuser: bool
+    required: Annotated[bool, Meta(description="whether every client has to log in")]
+
+
+async def log_in(desk: Desk, call: Call[Nothing, LoginBody]) -> Outcome:
+    peer = call.peer
+    cookie = await desk.login.log_in(call.body.user, call.body.password, peer.login_peer, secure=peer.secure)
+    return Reply(204, headers={"set-cookie": cookie})
+
+
+async def log_out(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    return Reply(204, headers={"set-cookie": desk.login.log_out(call.request.headers)})
+
+
+async def whoami(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    who = desk.principal
+    required = desk.broker.authenticator.required
+    return (
+        Whoami("", superuser=not required, required=required)
+        if who is ANONYMOUS
+        else Whoami(who.name, who.superuser, required)
+    )
 
 
 async def stats(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
@@ -123,5 +157,16 @@ ROUTES: tuple[AnyRoute, ...] = (
         query=EndQuery,
         status=204,
     ),
+    Route("GET", "/v1/whoami", whoami, "Who sends this request", tag="users", answer=Whoami),
+    Route(
+        "POST",
+        "/v1/login",
+        log_in,
+        "Log in with a password, and get a cookie: for browsers",
+        tag="users",
+        body=LoginBody,
+        status=204,
+    ),
+    Route("POST", "/v1/logout", log_out, "End the session that the cookie names", tag="users", status=204),
     Route("GET", "/openapi.json", openapi, "This API, described (OpenAPI 3.1)", tag=TAG, answer=dict[str, Any]),
 )

@@ -19,9 +19,22 @@ FREE = ("", "healthz", "readyz", "ui")
 """The first parts of paths that need no token; the first is the dashboard's page."""
 
 
+LOGIN, WHOAMI = ["v1", "login"], ["v1", "whoami"]
+
+
+def is_login(method: str, parts: Sequence[str]) -> bool:
+    """Whether this is how somebody logs in."""
+    return method == "POST" and parts == LOGIN
+
+
+def is_free(parts: Sequence[str]) -> bool:
+    """Whether this path is for anybody."""
+    return (parts[0] in FREE and (parts[0] == "ui" or len(parts) == 1)) or parts == WHOAMI
+
+
 def check_token(wanted: str, headers: dict[str, str], parts: Sequence[str]) -> None:
     """Raises Unauthorized unless the request may pass. `parts`: its path's."""
-    if not wanted or (parts[0] in FREE and (parts[0] == "ui" or len(parts) == 1)):
+    if not wanted or is_free(parts):
         return
     said = headers.get("authorization", "")
     if not said:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
+from waystation.broker.access.types import WantedReplicas
 from waystation.broker.access.view_rows import TopicOut, TopicQuery
 from waystation.errors import AlreadyExists, Conflict, Invalid, NotFound
 from waystation.message_json import to_json_object
@@ -33,6 +34,10 @@ class TopicIn(msgspec.Struct, omit_defaults=True):
         Annotated[
             int, Meta(ge=1, description="messages that a partition keeps, the newest: waystation.retention.messages")
         ]
+        | None
+    ) = None
+    replication_factor: (
+        Annotated[int, Meta(ge=1, description="in a cluster; if it is not said, three, or as many as there are nodes")]
         | None
     ) = None
 
@@ -88,7 +93,8 @@ async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
     settings = wanted.settings if wanted.max_size is None else {**wanted.settings, MAX_SIZE: str(wanted.max_size)}
     status = 201
     try:
-        await desk.access.create_topic(name, wanted.partitions or None, settings)
+        replicas = WantedReplicas(wanted.replication_factor)
+        await desk.access.create_topic(name, wanted.partitions or None, settings, replicas)
     except AlreadyExists:
         there = desk.access.reading.get(name)
         if there.internal or (wanted.partitions or len(there.partitions)) != len(there.partitions):

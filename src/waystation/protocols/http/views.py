@@ -288,6 +288,18 @@ ROUTES: tuple[AnyRoute, ...] = (
         "Delete a policy: what it changed is again as it was declared",
         tag="namespaces",
     ),
+    # -- users --------------------------------------------------------------------------------------------------------
+    _view("/v1/users", "users", "List users", tag="users"),
+    _act(
+        "POST",
+        "/v1/users",
+        "add-user",
+        "Add a user; the first one closes the broker to everybody else",
+        tag="users",
+        description="Send the password, or verifiers that were computed from it. Neither is shown again.",
+    ),
+    _act("PUT", "/v1/users/{user}/password", "set-password", "Change a user's password", tag="users"),
+    _act("DELETE", "/v1/users/{user}", "remove-user", "Remove a user; its connections are closed", tag="users"),
     # -- connections, pipelines, settings, the broker -----------------------------------------------------------------
     _view("/v1/connections", "connections", "List who is connected, and what they do", tag="connections"),
     _view("/v1/connections/{connection}", "connection", "Describe a connection", tag="connections"),

@@ -7,7 +7,6 @@ client learns it before it sends one. Called through the registry only.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -275,22 +274,3 @@ def delete_acls(call: Call) -> object:
 
 def describe_client_quotas(call: Call) -> object:
     return call.make("DescribeClientQuotasResponse", throttle_time=0, error_code=ErrorCode.none, entries=())
-
-
-def describe_user_scram_credentials(call: Call) -> object:
-    """Null or no users means all, and there are none."""
-    make = call.make
-    times = Counter(user.name for user in call.request.users or ())
-    return make(
-        "DescribeUserScramCredentialsResponse",
-        throttle_time=0,
-        error_code=ErrorCode.none,
-        error_message=None,
-        results=tuple(_no_credential(call, name, count > 1) for name, count in times.items()),
-    )
-
-
-def _no_credential(call: Call, name: str, repeated: bool) -> object:
-    error = ErrorCode.duplicate_resource if repeated else ErrorCode.resource_not_found
-    message = "the user stands in the request more than once" if repeated else f"user {name!r} has no SCRAM credential"
-    return call.make("DescribeUserScramCredentialsResult", user=name, error_code=error, error_message=message)

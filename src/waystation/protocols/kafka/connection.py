@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, LoginPeer, Principal
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
 from waystation.observe.histogram import Histogram
@@ -26,6 +27,7 @@ from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL
 from waystation.protocols.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.engine import KEPT_BUFFER, Engine, Request, response_head
+from waystation.protocols.kafka.login import MAX_REQUEST_BYTES, KafkaLogin
 from waystation.protocols.kafka.registry import Api, Call, Listener
 from waystation.wire.kafka_types import Malformed
 
@@ -71,6 +73,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._gone = gone
         self._engine = Engine(door.broker.settings.integer("socket.request.max.bytes"))
         self._access = door.anonymous
+        self._login: KafkaLogin | None = None  # made when it is asked for
+        self._guarded = False  # each request is asked for at the login
         self._slots: deque[Slot] = deque()
         self._at_close: dict[object, Callable[[], None]] = {}  # what else ends with this connection
         self._transport: asyncio.Transport | None = None
@@ -103,6 +107,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.last_active = clock.monotonic()
         self.since_ms = clock.now_ms()
         self.name = f"kafka:{self.client_host}:{peer[1]}"
+        certificate = self._listener.broker.authenticator.certificate(transport.get_extra_info("ssl_object"))
+        if certificate is not None or self._listener.broker.authenticator.required:
+            self._ask_login(certificate)
         self._listener.broker.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -185,13 +192,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def namespace(self) -> str:
         return ""
 
+    @property
+    def login(self) -> str:
+        principal = self._access.principal
+        return "" if principal is ANONYMOUS else principal.name
+
     def info(self) -> ConnectionInfo:
         address = None if self._transport is None else self._transport.get_extra_info("peername")
         client = {"client_id": self.client[0], "software": self.client[1]}
         return ConnectionInfo(
             self.name,
             self.door,
-            "",
+            self.login,
             self.namespace,
             (self.client_host, int(address[1]) if address else 0),
             (self.listener.host, self.listener.port),
@@ -226,6 +238,29 @@ class KafkaConnection(asyncio.BufferedProtocol):
             reason=reason,
         )
         self.close()
+
+    # -- who it is ----------------------------------------------------------------------------------------------------
+
+    def _ask_login(self, certificate: Principal | None) -> KafkaLogin:
+        broker = self._listener.broker
+        peer = LoginPeer("kafka", self.client_host, certificate)
+        self._login = login = KafkaLogin(broker.authenticator, peer, self._listener.now_s, self._entered)
+        self._guarded = not login.idle
+        if certificate is not None:
+            self._entered(certificate)
+        elif broker.authenticator.required:
+            self._engine.allow(MAX_REQUEST_BYTES)
+        return login
+
+    def _find_login(self) -> KafkaLogin:
+        return self._login or self._ask_login(None)
+
+    def _entered(self, principal: Principal) -> None:
+        """The client has shown who it is."""
+        broker = self._listener.broker
+        self._access = broker.access(principal, DEFAULT, self._listener.meter)
+        self._engine.allow(broker.settings.integer("socket.request.max.bytes"))
+        self._guarded = self._login is not None and not self._login.idle
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -309,6 +344,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _dispatch(self, request: Request) -> None:
         key, version = request.api_key, request.version
+        if self._guarded and self._login is not None:
+            refused = self._login.refuses(key)
+            if refused is not None:
+                raise Malformed(refused)
         if key == PRODUCE and produce_codec.MIN_VERSION <= version <= produce_codec.MAX_VERSION:
             self._produce(request)
         elif key == FETCH and fetch_codec.MIN_VERSION <= version <= fetch_codec.MAX_VERSION:
@@ -367,6 +406,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
             slot.cancel = task.cancel
         else:
             answer([codec.encode_response(api.name, request.version, result)])
+            self._end_if_refused()
+
+    def _end_if_refused(self) -> None:
+        """After the answer to a login that has failed."""
+        if self._login is not None and self._login.over:
+            self._abort("the login has failed")
 
     def _call(self, api: Api, version: int, entity: Any, client_id: str | None) -> Call:
         return Call(
@@ -381,6 +426,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._at_close,
             self.unsent,
             APIS,
+            self._find_login,
         )
 
     def _unsupported_api_versions(self, request: Request) -> None:
@@ -395,6 +441,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     ) -> None:
         try:
             answer([codec.encode_response(api.name, version, await result)])
+            self._end_if_refused()
         except asyncio.CancelledError:
             raise
         except Exception:

@@ -67,6 +67,10 @@ class Engine:
         self.awaited = 0  # bytes of the request that has begun to arrive, as it says itself
         self.blocked = False  # the next request is here, and is not the one that may be looked at
 
+    def allow(self, max_request: int) -> None:
+        """From now on requests may be this large."""
+        self._max_request = max_request
+
     def buffer(self) -> memoryview:
         """Where the next bytes go; never empty."""
         if self._start == self._end:

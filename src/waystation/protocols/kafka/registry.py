@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.node import Node
     from waystation.protocols.budget import Share
+    from waystation.protocols.kafka.login import KafkaLogin
 
 Handler = Callable[["Call"], Any]
 
@@ -49,6 +50,8 @@ class Call:
     """What the answer takes of the memory for unread answers; None: nobody counts."""
     apis: Mapping[int, Api] = field(default_factory=dict)
     """What the broker answers, by number: for ApiVersions."""
+    login: Callable[[], KafkaLogin] | None = None
+    """The connection's, which is made when somebody asks for it."""
 
     @property
     def make(self) -> ResponseMaker:

@@ -6,9 +6,11 @@ request to it, and is told of it where the listener itself is constructed.
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from copy import copy
 from typing import TYPE_CHECKING
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, Principal
 from waystation.errors import NotFound, WaystationError
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
@@ -47,20 +49,40 @@ ROUTES: tuple[AnyRoute, ...] = (
 )
 
 
+MOST_PRINCIPALS = 1_000
+"""Whose access is remembered from one request to the next."""
+
+
 class Management:
     """One per HTTP listener, mounted at `/api/`. Handlers are given it."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.meter = node.meters.http
+        self.principal = ANONYMOUS
         self.access = self.within(DEFAULT)
+        self._others: OrderedDict[Principal, Management] = OrderedDict()
         self.rates = Rates(node.world.clock.monotonic)
         self.totals = Totals(self.access, node.world.clock)
         self._router = Router(ROUTES)
 
     def within(self, vhost: str) -> Access:
         """For a call that is about this virtual host."""
-        return self.node.access(ANONYMOUS, vhost, self.meter)
+        return self.node.access(self.principal, vhost, self.meter)
+
+    def of(self, principal: Principal) -> Management:
+        """The same for requests of this principal."""
+        if principal == self.principal:
+            return self
+        found = self._others.get(principal)
+        if found is None:
+            found = self._others[principal] = copy(self)
+            found.principal = principal
+            found.access = found.within(DEFAULT)
+            found.totals = Totals(found.access, self.node.world.clock)
+            if len(self._others) > MOST_PRINCIPALS:
+                self._others.popitem(last=False)
+        return found
 
     def find(self, method: str, parts: list[str]) -> tuple[AnyRoute, dict[str, str]]:
         """The route and the names in its path; raises Refused or MethodNotAllowed."""

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from waystation.broker.access.types import ANONYMOUS
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, WaystationError
 from waystation.protocols.http.calls import AnyQuery, AnyRoute, Call, Method, Nothing, Outcome, Route, read_json
-from waystation.protocols.http.problems import MethodNotAllowed, status_of
+from waystation.protocols.http.problems import MethodNotAllowed, Unauthorized, status_of
 from waystation.protocols.http.replies import Reply, json_reply
 from waystation.protocols.http.token import has_password
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_FOUND, AmqpError
@@ -59,6 +60,8 @@ def parts_of(parts: list[str]) -> list[str]:
 
 def error_reply(error: WaystationError) -> Reply:
     """Any error, as RabbitMQ's tools expect one."""
+    if isinstance(error, Unauthorized):
+        error = Refused(401, "not_authorized", "Login failed")
     if isinstance(error, Refused):
         reply = json_reply({"error": error.error, "reason": error.reason}, error.status)
         if error.status == 401:
@@ -89,7 +92,8 @@ def route(method: Method, path: str, handler: Handler, summary: str, *, changes:
 
     @wraps(handler)
     async def guarded(api: Management, call: ApiCall) -> Outcome:
-        check_user(call.request.headers, api.node.settings.text("waystation.http.token"))
+        if api.principal is ANONYMOUS:
+            check_user(call.request.headers, api.node.settings.text("waystation.http.token"))
         try:
             answer = await handler(api, call)
         except AmqpError as error:

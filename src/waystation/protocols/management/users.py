@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.types import ANONYMOUS
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.management.calls import USER, ApiCall, not_found, route, vhost_of
 from waystation.protocols.management.shapes import Shown
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
 
 
 async def whoami(api: Management, call: ApiCall) -> Shown:
-    return {"name": USER, "tags": ["administrator"]}
+    name = USER if api.principal is ANONYMOUS else api.principal.name
+    return {"name": name, "tags": ["administrator"]}
 
 
 def _user() -> Shown:

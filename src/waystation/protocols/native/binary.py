@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from waystation.protocol import (
+    MAX_FRAME_BYTES,
     AnyCommand,
     Credit,
     Failure,
@@ -25,6 +26,7 @@ from waystation.protocol import (
 )
 from waystation.protocols.native.connection import FULL_BYTES, Out, TalkOver
 from waystation.protocols.native.frames import BadFrame, Frames, Refused, encode_into
+from waystation.protocols.native.login import FRAME_BYTES
 from waystation.protocols.native.session import NativeSession
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class BinaryTalk:
     def work(self) -> bool:
         session = self.session
         session.full = len(self._out.buffer) >= FULL_BYTES
+        self._frames.max_frame = FRAME_BYTES if session.guarded else MAX_FRAME_BYTES
         while not (self.busy or session.full):
             try:
                 commands = self._left or self._frames.commands()

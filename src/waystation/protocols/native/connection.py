@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from waystation.broker.access.types import Principal
 from waystation.observe.events import event_logger
 from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.native.intake import KEPT_BUFFER
@@ -118,6 +119,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._reading_paused = False
         self.client_host = ""
+        self.certificate: Principal | None = None
         self.last_active = clock.monotonic()
 
     # -- the transport's calls ----------------------------------------------------------------------------------------
@@ -126,6 +128,8 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
         transport.set_write_buffer_limits(high=FREE_BYTES)  # type: ignore[attr-defined]
         self.client_host = self.peer[0]
+        authenticator = self._talk.session.broker.authenticator
+        self.certificate = authenticator.certificate(transport.get_extra_info("ssl_object"))
         self._talk.session.appear(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -43,7 +43,7 @@ class Frames:
 
     def __init__(self, max_frame: int = MAX_FRAME_BYTES) -> None:
         self.intake = Intake()
-        self._max_frame = max_frame
+        self.max_frame = max_frame
         self._greeted = False
         self.awaited = 0  # bytes of the frame that has begun to arrive, as it says itself
 
@@ -67,8 +67,8 @@ class Frames:
         if intake.unread < 4:
             return False
         size = _LENGTH.unpack_from(intake.view(0, 4))[0]
-        if not 0 < size <= self._max_frame:
-            raise BadFrame(f"a frame of {size} bytes; 1 to {self._max_frame} are taken")
+        if not 0 < size <= self.max_frame:
+            raise BadFrame(f"a frame of {size} bytes; 1 to {self.max_frame} are taken")
         if intake.unread < 4 + size:
             self.awaited = 4 + size
             return False

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.errors import Invalid
+from waystation.errors import Invalid, NotAuthenticated
 from waystation.message import Run
 from waystation.protocol import Answer, AnyCommand, Ceased, Deliver, Failure, Outgoing, Publish, Settle, Touch
 from waystation.protocols.native.connection import FULL_BYTES, Out
@@ -26,6 +26,7 @@ from waystation.protocols.native.json_lines import (
     to_command,
     unknown_action,
 )
+from waystation.protocols.native.login import LOG_IN
 from waystation.protocols.native.plain import PLAIN_NUMBERS, PlainActions
 from waystation.protocols.native.plain_subscriptions import PlainSubscriptions
 from waystation.protocols.native.session import NativeSession, describe
@@ -110,6 +111,8 @@ class LinesTalk:
         place = self._place(line.get("id"))
         try:
             action = line.get("action")
+            if self.session.guarded and action not in ("hello", "authenticate"):
+                raise NotAuthenticated(LOG_IN)
             if isinstance(action, str) and action in self._plain.actions:
                 self._plain.perform(action, line, lambda answer: self._fill(place, answer))
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from waystation.broker.access.types import Principal
 from waystation.observe.connections import ChannelInfo, ConnectionInfo, ConsumerInfo, doing_at
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ class Wire(Protocol):
 
     @property
     def host(self) -> Address: ...
+
+    @property
+    def certificate(self) -> Principal | None:
+        """Whom the client's certificate stands for."""
 
     @property
     def answer_bytes(self) -> int:
@@ -43,7 +48,7 @@ def info_of(session: NativeSession, under_way: int) -> ConnectionInfo:
     return ConnectionInfo(
         session.name,
         session.door,
-        "",
+        session.login,
         session.namespace,
         NOWHERE if wire is None else wire.peer,
         NOWHERE if wire is None else wire.host,

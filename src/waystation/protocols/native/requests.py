@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.errors import Invalid
+from waystation.broker.access.types import WantedReplicas
+from waystation.errors import Invalid, NotAuthenticated
 from waystation.protocol import (
     VERSION,
     AbortStaged,
     Act,
     AlterSettings,
     AskNode,
+    Authenticate,
     AwaitRecords,
     Begin,
     Bind,
@@ -74,8 +76,8 @@ from waystation.protocol import (
     View,
 )
 from waystation.protocols.native import consuming, reading, records, staging
+from waystation.protocols.native.login import LOG_IN, greeting
 from waystation.protocols.native.turns import UNANSWERED
-from waystation.version import __version__
 
 if TYPE_CHECKING:
     from waystation.protocols.native.session import NativeSession
@@ -89,11 +91,19 @@ MAX_TRANSACTIONAL_ID = 255
 # -- the connection ----------------------------------------------------------------------------------------------------
 
 
-def hello(session: NativeSession, command: Hello) -> HelloAnswer:
+def hello(session: NativeSession, command: Hello) -> HelloAnswer | Awaitable[HelloAnswer]:
     if not 1 <= command.version <= VERSION:
         raise Invalid(f"version: {command.version} is not spoken here; the newest is {VERSION}")
     session.client = command.client[:255]
-    return HelloAnswer(session.name, VERSION, __version__)
+    if command.mechanism or command.user:
+        return session.log_in(command)
+    if session.guarded:
+        raise NotAuthenticated(LOG_IN)
+    return greeting(session)
+
+
+def authenticate(session: NativeSession, command: Authenticate) -> HelloAnswer | Awaitable[HelloAnswer]:
+    return session.log_in(command)
 
 
 def ping(session: NativeSession, command: Ping) -> None:
@@ -182,7 +192,8 @@ def redrive(session: NativeSession, command: Redrive) -> Awaitable[RedriveAnswer
 
 
 async def create_topic(session: NativeSession, command: CreateTopic) -> TopicInfo:
-    await session.access.create_topic(command.topic, command.partitions, command.settings)
+    replicas = WantedReplicas(command.replication_factor)
+    await session.access.create_topic(command.topic, command.partitions, command.settings, replicas)
     return session.access.reading.describe(command.topic)
 
 
@@ -302,6 +313,7 @@ Handler = Callable[["NativeSession", Any], Any]
 
 HANDLERS: dict[type, Handler] = {
     Hello: hello,
+    Authenticate: authenticate,
     Ping: ping,
     AskNode: ask_node,
     Stats: stats,

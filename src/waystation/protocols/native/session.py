@@ -15,24 +15,28 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT, Tx
-from waystation.errors import Invalid, NotAllowed, NotFound, WaystationError
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, LOCAL, NODE_MECHANISM, LoginPeer, Principal, Tx
+from waystation.errors import Invalid, NotAllowed, NotAuthenticated, NotFound, WaystationError
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
 from waystation.observe.histogram import Histogram
 from waystation.protocol import (
     Answer,
     AnyCommand,
+    Authenticate,
     Ceased,
     Command,
     Deliver,
     Failure,
+    Hello,
+    HelloAnswer,
     Outgoing,
     Publish,
     Put,
     Settle,
 )
 from waystation.protocols.native.consumers import NativeConsumer
+from waystation.protocols.native.login import BEFORE_LOGIN, LOG_IN, NativeLogin, greeting
 from waystation.protocols.native.presence import Wire, info_of
 from waystation.protocols.native.publishing import publish, publishes_together
 from waystation.protocols.native.putting import put, puts_together
@@ -87,6 +91,9 @@ class NativeSession:
         self.turns = Turns()
         self.refused_series = RefusedSeries()
         self.closed = False
+        self.guarded = False  # nothing is done before the login
+        self._login: NativeLogin | None = None
+        self._expiry: asyncio.TimerHandle | None = None  # of the token that it has logged in by
         self.full = False  # set by whoever sends: so much waits to be written that no more may be asked for
         self.awaited = 0  # positions at which it waits for records
         self._send = send
@@ -114,6 +121,24 @@ class NativeSession:
         """Too much is under way: hand in more when `on_room` is called."""
         return self._under_way >= MAX_UNDER_WAY or self._waiting_bytes > MAX_WAITING_BYTES
 
+    def log_in(self, command: Hello | Authenticate) -> HelloAnswer | Awaitable[HelloAnswer]:
+        """A step of its login. Who runs in this process, or asks a broker that nobody can log in to, is greeted."""
+        node = isinstance(command, Authenticate) or command.mechanism == NODE_MECHANISM
+        if self.wire is None or not (node or self.broker.authenticator.offered):
+            return greeting(self)
+        if self._login is None:
+            self._login = NativeLogin(self, LoginPeer("native", self.wire.peer[0], self.wire.certificate))
+        return self._login.begin(command) if isinstance(command, Hello) else self._login.go_on(command.data)
+
+    def enter(self, principal: Principal, expires_ms: int | None = None) -> None:
+        """The client has shown who it is."""
+        self.access = self.broker.access(principal, DEFAULT, self.meter)
+        self.guarded = False
+        if expires_ms is not None and self.wire is not None:
+            left_s = max(0.0, (expires_ms - self.broker.world.clock.now_ms()) / 1000)
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(left_s, self.wire.end, "the token that it has logged in by has expired")
+
     def handle(self, command: AnyCommand) -> None:
         self.handle_all((command,))
 
@@ -129,6 +154,10 @@ class NativeSession:
             command = commands[at]
             kind = type(command)
             behind = at + 1
+            if self.guarded and kind not in BEFORE_LOGIN:
+                self.fail(command.id, NotAuthenticated(LOG_IN))
+                at = behind
+                continue
             self.timing = (self._times.get(kind) or self._times_of(kind), now_s)
             if tracing is not None:
                 tracing.arrived("native", waits=getattr(command, "acks", "durable") == "durable")
@@ -335,6 +364,12 @@ class NativeSession:
     def appear(self, wire: Wire | None = None) -> None:
         """It is one of the broker's connections from now on, until it is closed."""
         self.wire = wire
+        if wire is None:
+            self.enter(LOCAL)
+        elif wire.certificate is not None:
+            self.enter(wire.certificate)
+        else:
+            self.guarded = self.broker.authenticator.required
         self.broker.connections.add(self)
 
     @property
@@ -354,6 +389,11 @@ class NativeSession:
     @property
     def namespace(self) -> str:
         return ""
+
+    @property
+    def login(self) -> str:
+        principal = self.access.principal
+        return "" if principal is ANONYMOUS else principal.name
 
     def info(self) -> ConnectionInfo:
         return info_of(self, self._under_way)
@@ -377,6 +417,8 @@ class NativeSession:
         if self.closed:
             return
         self.closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
         self.broker.connections.discard(self)
         self.turns.close()
         for task in list(self._tasks):

@@ -10,7 +10,7 @@
 // `live` and `every` end with the page. A page that throws is shown as a sentence. While the broker does not answer, what
 // is drawn stays, and `every` goes on asking.
 
-import { ApiError, onToken, tryToken } from "./lib/api.js";
+import { ApiError, logIn, onToken, tryToken, wantsPassword } from "./lib/api.js";
 import { fill, h, morph } from "./lib/dom.js";
 import { several } from "./lib/format.js";
 import { Live } from "./lib/live.js";
@@ -177,18 +177,31 @@ function tokenDialog() {
   return formDialog("This broker asks for a token", [input], (values) => tryToken(values.token.trim()), { action: "Continue", stay: true });
 }
 
+function loginDialog() {
+  const user = field({ label: "User", name: "user", required: true });
+  const password = field({ label: "Password", name: "password", type: "password", required: true });
+  return formDialog("Log in", [user, password], (values) => logIn(values.user.trim(), values.password), { action: "Log in", stay: true });
+}
+
 let asking = null;
 let declined = false;
+let offer = "Enter a token";
+
+async function dialogFor() {
+  const password = await wantsPassword();
+  offer = password ? "Log in" : "Enter a token";
+  return password ? loginDialog() : tokenDialog();
+}
 
 /** One dialog, however many calls want a token; who has closed it is not asked again, but can ask for it. */
 async function askForToken() {
   if (declined) return false;
-  asking ??= tokenDialog();
+  asking ??= dialogFor();
   const given = await asking;
   asking = null;
   declined = !given;
   if (given) live.again();
-  else morph(document.getElementById("health"), button("Enter a token", giveToken));
+  else morph(document.getElementById("health"), button(offer, giveToken));
   return given;
 }
 

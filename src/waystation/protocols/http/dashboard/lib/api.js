@@ -25,6 +25,20 @@ export async function tryToken(token) {
   sessionStorage.setItem(KEY, token);
 }
 
+/** Whether the broker wants a name and a password, and not a token. */
+export async function wantsPassword() {
+  const answer = await reach("/v1/whoami", { cache: "no-store" });
+  return answer.ok && (await answer.json()).required;
+}
+
+/** Begins a session, whose cookie the browser keeps; throws the broker's sentence if the login is refused. */
+export async function logIn(user, password) {
+  const init = { method: "POST", headers: { "content-type": "application/json" }, cache: "no-store" };
+  const answer = await reach("/v1/login", { ...init, body: JSON.stringify({ user, password }) });
+  if (!answer.ok) throw new ApiError(answer.status, await answer.json());
+  sessionStorage.removeItem(KEY);
+}
+
 export function headers(extra = {}) {
   const token = sessionStorage.getItem(KEY);
   return token ? { ...extra, authorization: `Bearer ${token}` } : extra;

@@ -1,0 +1,297 @@
+"""Who is there: one for all protocols of a broker. What a listener offers, whether a login is right, and what a wrong
+one costs.
+
+Invariants: an answer does not tell whether a user exists, neither by what it says nor by how long it takes; a failed
+login is counted, and told only after a pause that grows with failures from the same address; passwords are compared by
+verifiers alone, on threads, two at a time, so that a flood of logins does not stop the loop or the disk.
+
+While `auth.required` is `auto`, a broker without users asks nobody (it listens on loopback alone), and the first user
+closes it: from then on everybody has to log in. On the loop's thread only, but for `_Directory`, which reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from waystation.observe.events import event_logger
+from waystation.security import credentials
+from waystation.security.failures import LoginFailures
+from waystation.security.mapping_rules import parse_rules, user_of
+from waystation.security.principals import Principal
+from waystation.security.sasl.exchange import MAX_MESSAGE_BYTES, Challenge, Done, Exchange, Failed, Outcome
+
+if TYPE_CHECKING:
+    from waystation.config import BrokerSettings
+    from waystation.observe.meters import Meters
+    from waystation.security.tokens import Tokens
+    from waystation.security.users import Users
+    from waystation.wire.scram import ScramKeys
+    from waystation.world import World
+
+logger = event_logger("waystation.login")
+
+NODE_MECHANISM = "WAYSTATION-NODE"
+"""By which nodes of a cluster log in at each other; not told to clients."""
+AT_ONCE = 2
+"""Passwords that are checked at the same time: the disk uses the same four threads."""
+REMEMBERED_PASSWORDS = 1_000
+"""Of HTTP's basic authentication, which sends the password with every request."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoginPeer:
+    """Where a login comes from. `certificate`: the principal that a client certificate has shown."""
+
+    protocol: str
+    host: str
+    certificate: Principal | None = None
+
+
+class Authenticator:
+    """One per broker."""
+
+    def __init__(self, users: Users, settings: BrokerSettings, world: World, meters: Meters) -> None:
+        self._users = users
+        self._settings = settings
+        self._world = world
+        self._meters = meters
+        self._superusers = frozenset(part for part in settings.text("auth.superusers").split(",") if part)
+        self._rules = parse_rules(settings.text("ssl.principal.mapping.rules"))
+        self._failures = LoginFailures()
+        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._token_turn = asyncio.Semaphore(1)
+        self._remembered: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
+        self._memory_key = b""  # drawn when the first password comes
+        self._directory = _Directory(users, self.principal)
+        self._sealed = False
+        self._tokens = _tokens(settings, world)
+
+    # -- what is offered --------------------------------------------------------------------------------------------
+
+    @property
+    def required(self) -> bool:
+        """Whether a client has to show who it is."""
+        said = self._settings.text("auth.required")
+        return said == "true" or (said == "auto" and (self._sealed or len(self._users) > 0))
+
+    @property
+    def offered(self) -> bool:
+        """Whether a client can show who it is."""
+        return self.required or len(self._users) > 0 or self._tokens is not None
+
+    @property
+    def guests(self) -> bool:
+        """Whether AMQP's `guest` may enter, with the password that everybody knows: only while there are no users."""
+        return not self.required and len(self._users) == 0
+
+    def seal(self) -> None:
+        """The broker can be reached from other machines: removing the last user does not open it."""
+        self._sealed = True
+
+    def mechanisms(self, protocol: str) -> tuple[str, ...]:
+        """In the order of preference."""
+        enabled = self._settings.text("sasl.enabled.mechanisms").split(",")
+        found: list[str] = [one for one in ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN") if one in enabled]
+        if protocol == "amqp":
+            found = ["PLAIN", "AMQPLAIN"] if "PLAIN" in enabled else []
+            return (*found, "EXTERNAL")
+        if self._tokens is not None and "OAUTHBEARER" in enabled:
+            found.append("OAUTHBEARER")
+        return (*found, "EXTERNAL") if protocol == "native" else tuple(found)
+
+    def principal(self, name: str) -> Principal | None:
+        """The user of this name, with what is known of it now."""
+        user = self._users.find(name)
+        if user is None:
+            return None
+        superuser = user.superuser or name in self._superusers
+        return Principal(name, groups=user.groups, superuser=superuser, namespace=user.namespace)
+
+    def revision(self, name: str) -> int:
+        """Of a user: another one whenever it was changed."""
+        return self._users.revision(name)
+
+    def certificate(self, ssl_object: Any) -> Principal | None:
+        """Whom the client certificate of a TLS connection stands for; None: it has none, or stands for nobody."""
+        ask = getattr(ssl_object, "getpeercert", None)
+        found = None if ask is None else ask()
+        name = user_of(self._rules, found) if found else None
+        return None if name is None else self._named(name)
+
+    def _named(self, name: str, groups: tuple[str, ...] = ()) -> Principal:
+        """Somebody whom another authority vouches for: a user of this name need not exist."""
+        known = self.principal(name)
+        if known is None:
+            return Principal(name, groups=groups, superuser=name in self._superusers)
+        return Principal(name, "User", (*known.groups, *groups), known.superuser, known.namespace)
+
+    # -- logins -----------------------------------------------------------------------------------------------------
+
+    def begin(self, mechanism: str, peer: LoginPeer) -> Exchange | None:
+        """None: it is not offered here."""
+        if mechanism == NODE_MECHANISM and peer.protocol == "native":
+            from waystation.security.node_links import NodeExchange
+
+            return NodeExchange(self._users.secret, self._world.random.token)
+        if mechanism not in self.mechanisms(peer.protocol):
+            return None
+        # Imported when the first client logs in: a broker that nobody logs in to starts faster.
+        if mechanism in ("PLAIN", "AMQPLAIN"):
+            from waystation.security.sasl.plain import AmqplainExchange, PlainExchange
+
+            directory = _TokensToo(self._directory, self._token_outcome) if peer.protocol == "amqp" else self._directory
+            return PlainExchange(directory) if mechanism == "PLAIN" else AmqplainExchange(directory)
+        if mechanism == "EXTERNAL":
+            from waystation.security.sasl.external import ExternalExchange
+
+            return ExternalExchange(peer.certificate)
+        if mechanism == "OAUTHBEARER":
+            from waystation.security.sasl.oauthbearer import OAuthBearerExchange
+
+            return OAuthBearerExchange(self._token_outcome)
+        from waystation.security.sasl.scram import ScramExchange
+
+        return ScramExchange(mechanism, self._directory, self._world.random.token)
+
+    async def step(self, exchange: Exchange, data: bytes, peer: LoginPeer) -> Outcome:
+        """The next step of a login. A failure is returned after its pause."""
+        if len(data) > MAX_MESSAGE_BYTES:
+            outcome: Outcome = Failed(f"a message of {len(data)} bytes")
+        elif exchange.blocking:
+            async with self._token_turn if exchange.mechanism == "OAUTHBEARER" else self._turn:
+                outcome = await self._world.offload(exchange.step, data)
+        else:
+            outcome = exchange.step(data)
+        await self._settle(outcome, exchange.mechanism, peer)
+        return outcome
+
+    async def password(self, name: str, password: bytes, peer: LoginPeer) -> Outcome:
+        """A name and a password, as HTTP sends them with every request: those that were right are remembered."""
+        self._memory_key = self._memory_key or self._world.random.token(32)
+        mark = hmac.digest(self._memory_key, name.encode("utf-8", "surrogateescape") + b"\0" + password, "sha256")
+        revision = self._users.revision(name)
+        principal = self.principal(name)
+        if principal is not None and self._remembered.get(mark) == (name, revision):
+            return Done(principal)
+        async with self._turn:
+            outcome = await self._world.offload(self._directory.check, name, password)
+        if isinstance(outcome, Done):
+            self._remembered[mark] = (name, revision)
+            if len(self._remembered) > REMEMBERED_PASSWORDS:
+                self._remembered.popitem(last=False)
+        await self._settle(outcome, "PLAIN", peer)
+        return outcome
+
+    async def bearer(self, token: str, peer: LoginPeer) -> Outcome:
+        """A token as HTTP sends it, and AMQP's clients as their password."""
+        async with self._token_turn:
+            outcome: Outcome = await self._world.offload(self._token_outcome, token)
+        await self._settle(outcome, "OAUTHBEARER", peer)
+        return outcome
+
+    def _token_outcome(self, token: str) -> Done | Failed:
+        if self._tokens is None:
+            return Failed("no identity provider is configured (sasl.oauthbearer.jwks.endpoint.url)")
+
+        owner = self._tokens.check(token)
+        if isinstance(owner, Failed):
+            return owner
+        return Done(self._named(owner.name, owner.groups), expires_ms=owner.expires_ms)
+
+    async def _settle(self, outcome: Outcome, mechanism: str, peer: LoginPeer) -> None:
+        if isinstance(outcome, Challenge):
+            return
+        if isinstance(outcome, Done):
+            self._failures.succeeded(peer.host)
+            self._meters.logins.succeeded(peer.protocol)
+            return
+        await self.refuse(outcome, mechanism, peer)
+
+    async def refuse(self, failure: Failed, mechanism: str, peer: LoginPeer) -> None:
+        """Counts and logs a failed login, and returns when it may be told."""
+        self._meters.logins.failed(peer.protocol)
+        base_s = self._settings.integer("connection.failed.authentication.delay.ms") / 1000
+        pause_s = self._failures.failed(peer.host, self._world.clock.monotonic(), base_s)
+        logger.warning(
+            "login.refused",
+            "login of {user!r} from {client} refused: {reason}",
+            protocol=peer.protocol,
+            mechanism=mechanism[:20],
+            user=failure.user[:60],
+            client=peer.host,
+            reason=failure.reason,
+        )
+        if pause_s:
+            await asyncio.sleep(pause_s)
+
+    def session_ms(self, done: Done) -> int:
+        """How long a Kafka client may go on before it has to log in again (KIP-368); 0: as long as it likes."""
+        limit = self._settings.integer("connections.max.reauth.ms")
+        if done.expires_ms is None:
+            return limit
+        left = max(1, done.expires_ms - self._world.clock.now_ms())
+        return min(limit, left) if limit else left
+
+
+class _Directory:
+    """What mechanisms ask about users, on any thread: nothing here writes."""
+
+    def __init__(self, users: Users, principal: Callable[[str], Principal | None]) -> None:
+        self._users = users
+        self.principal = principal
+
+    def is_password(self, name: str, password: bytes) -> bool:
+        verifiers = self._users.verifiers(name)
+        if not verifiers or isinstance(verifiers[0], credentials.RabbitHash):
+            # As slow as for others: nobody shall see by the time whether there is such a user.
+            credentials.matches((credentials.decoy("SCRAM-SHA-256", name, self._users.secret),), password)
+        return credentials.matches(verifiers, password)
+
+    def check(self, name: str, password: bytes) -> Done | Failed:
+        right = self.is_password(name, password)
+        principal = self.principal(name)
+        if not right or principal is None:
+            return Failed("wrong password, or no such user", name)
+        return Done(principal)
+
+    def scram_keys(self, name: str, mechanism: str) -> ScramKeys:
+        found = credentials.scram_keys(self._users.verifiers(name), mechanism)
+        return found or credentials.decoy(mechanism, name, self._users.secret)
+
+
+class _TokensToo:
+    """RabbitMQ's way to carry a token: as the password, with any name."""
+
+    def __init__(self, directory: _Directory, check_token: Callable[[str], Done | Failed]) -> None:
+        self._directory = directory
+        self._check_token = check_token
+
+    def check(self, name: str, password: bytes) -> Done | Failed:
+        if password.startswith(b"ey") and password.count(b".") == 2 and password.isascii():
+            found = self._check_token(password.decode())
+            if isinstance(found, Done):
+                return found
+        return self._directory.check(name, password)
+
+
+def _tokens(settings: BrokerSettings, world: World) -> Tokens | None:
+    jwks = settings.text("sasl.oauthbearer.jwks.endpoint.url")
+    if not jwks:
+        return None
+    from waystation.security.tokens import Tokens, TokenTerms
+
+    audience = settings.text("sasl.oauthbearer.expected.audience")
+    terms = TokenTerms(
+        jwks,
+        settings.text("sasl.oauthbearer.expected.issuer"),
+        tuple(part for part in audience.split(",") if part),
+        settings.text("sasl.oauthbearer.sub.claim.name"),
+        settings.text("waystation.oauth.groups.claim"),
+        settings.integer("sasl.oauthbearer.clock.skew.seconds"),
+    )
+    return Tokens(terms, world.clock.monotonic)

@@ -1,0 +1,84 @@
+"""A node leads only what is its own to lead: no log that is being cut, and nothing once its id is another process's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from tests.broker.kit import run
+from tests.cluster.in_process import Cluster, cluster_of, until
+from waystation.broker.broker import Broker
+from waystation.cluster.member import Member
+from waystation.cluster.state import DiskState, disk_key, encode, partition_key
+
+
+@dataclass(frozen=True)
+class Orders:
+    """A topic of one partition, and a node that follows it."""
+
+    cluster: Cluster
+    leader: int
+    follower: int
+
+    @property
+    def member(self) -> Member:
+        return member_of(self.cluster.brokers[self.follower])
+
+    def hand_over(self) -> None:
+        """Says to the store what the leader would say: the follower leads the next epoch."""
+        topic = self.cluster.brokers[self.leader].topics.get("orders")
+        known = self.member.view.partition(topic.id, 0)
+        assert known is not None
+        state = msgspec.structs.replace(known.state, leader=self.follower, epoch=known.state.epoch + 1)
+        store = self.cluster.brokers[self.leader].catalog
+        store.write({partition_key(topic.id, 0): encode(state)}, {known.key: known.revision})
+
+
+def member_of(broker: Broker) -> Member:
+    assert broker.member is not None
+    return broker.member
+
+
+async def orders_of(cluster: Cluster) -> Orders:
+    await cluster.brokers[1].topics.create("orders", 1)
+    leader = await cluster.leader("orders")
+    await cluster.in_sync("orders", {1, 2, 3})
+    return Orders(cluster, leader, next(one for one in cluster.brokers if one != leader))
+
+
+def test_a_log_that_is_being_truncated_is_led_when_that_is_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            orders = await orders_of(cluster)
+            partition = cluster.partition(orders.follower, "orders")
+            leadership = orders.member.leadership
+            key = (partition.topic.id, 0)
+            leadership._cutting.add(key)  # as a fetcher does while it truncates
+            orders.hand_over()
+            await until(lambda: orders.member.view.placed(*key).leader == orders.follower)  # type: ignore[union-attr]
+            assert not partition.leads, "followers would promise what is about to be cut off"
+            leadership._cutting.discard(key)
+            leadership._learn(key)
+            assert partition.leads
+
+    run(main())
+
+
+def test_a_process_leads_nothing_once_another_has_started_under_its_id(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            orders = await orders_of(cluster)
+            fenced: list[bool] = []
+            old = cluster.brokers[orders.leader]
+            membership = member_of(old).membership
+            membership.on_fenced = lambda: fenced.append(True)
+            disk = membership.identity.disk
+            successor = DiskState(disk.state.folder, disk.state.incarnation + 1)
+            old.catalog.write({disk_key(orders.leader): encode(successor)}, {disk.key: disk.revision})
+            await until(lambda: bool(fenced))
+            assert not cluster.partition(orders.leader, "orders").leads
+            assert not member_of(old).leadership.led()
+
+    run(main())

@@ -1,0 +1,80 @@
+"""Nodes of a cluster log in at each other: users close it to clients, and replication goes on, also over TLS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import waystation as ws
+from tests.security.tls_kit import make_certificates
+from tests.security.users_kit import waystation
+from tests.support import etcd
+from tests.support.cluster import ClusterOfThree
+from waystation.errors import NotAuthenticated
+from waystation.security.node_links import NodeExchange, ensure_secret, proof_of
+from waystation.security.principals import BROKER
+from waystation.security.sasl.exchange import Challenge, Done, Failed
+
+
+def test_a_node_is_known_by_the_secret_of_the_cluster() -> None:
+    def token(size: int) -> bytes:
+        return b"\x07" * size
+
+    exchange = NodeExchange(b"secret", token)
+    asked = exchange.step(b"")
+    assert isinstance(asked, Challenge)
+    assert exchange.step(proof_of(b"secret", asked.data)) == Done(BROKER)
+    assert isinstance(exchange.step(proof_of(b"secret", asked.data)), Failed)
+    other = NodeExchange(b"secret", token)
+    other.step(b"")
+    assert isinstance(other.step(proof_of(b"other", asked.data)), Failed)
+
+
+def test_all_nodes_find_the_same_secret() -> None:
+    from waystation.catalog.memory import MemoryCatalog
+
+    store = MemoryCatalog("cluster")
+    first = ensure_secret(store, lambda size: b"a" * size)
+    assert ensure_secret(store, lambda size: b"b" * size) == first == b"a" * 32
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
+def test_a_cluster_replicates_when_clients_have_to_log_in(tmp_path: Path, encrypted: bool) -> None:
+    etcd.need()
+    settings: dict[str, str | int] = {"connection.failed.authentication.delay.ms": 1}
+    if encrypted:
+        certificates = make_certificates(tmp_path / "certificates")
+        settings |= {
+            "tls.certificate": str(certificates / "server.crt"),
+            "tls.key": str(certificates / "server.key"),
+            "tls.client-ca": str(certificates / "ca.crt"),
+            "tls.plain": "true",
+        }
+    with ClusterOfThree(tmp_path / "cluster", settings) as cluster:
+        server = cluster.bootstrap.split(",")[0]
+        waystation("users", "add", "admin", "--password-stdin", "--server", server, stdin="pw\n")
+        for one in cluster.bootstrap.split(","):
+            with pytest.raises(NotAuthenticated):
+                ws.connect(one)
+        terms: dict[str, Any] = {
+            "bootstrap.servers": cluster.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "admin",
+            "sasl.password": "pw",
+            "log_level": 0,
+        }
+        admin = AdminClient(terms)
+        admin.create_topics([NewTopic("t", 3, 3, config={"min.insync.replicas": "3"})])["t"].result(60)
+        failed: list[object] = []
+        producer = Producer({**terms, "acks": "all", "message.timeout.ms": 60_000})
+        for number in range(300):
+            producer.produce("t", str(number), on_delivery=lambda error, _: failed.append(error) if error else None)
+        assert producer.flush(90) == 0
+        assert failed == []
+        with pytest.raises(KafkaException):
+            AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0}).list_topics(timeout=2)

@@ -1,0 +1,340 @@
+"""TLS on every listener: plain only where that was asked for, client certificates, and a reload without a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import socket
+import ssl
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from kafka import KafkaConsumer, KafkaProducer
+
+from tests.security.tls_kit import client_context, make_certificates, write_config
+from tests.security.users_kit import PASSWORDS, add_users, waystation
+from tests.support.names import unique
+from tests.support.server import Server
+from tests.support.waiting import wait_for
+from waystation.errors import Invalid
+from waystation.security.tls import TlsFiles, load
+
+BOTH = """
+[tls]
+certificate = "server.crt"
+key = "server.key"
+client-ca = "ca.crt"
+client-certificates = "optional"
+plain = true
+[broker]
+"ssl.principal.mapping.rules" = "RULE:^CN=([^,]+).*$/$1/,DEFAULT"
+"connection.failed.authentication.delay.ms" = 1
+[auth]
+required = true
+superusers = ["admin"]
+"""
+
+ONLY = """
+[tls]
+certificate = "server.crt"
+key = "server.key"
+"""
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificates(tmp_path_factory.mktemp("certificates"), "alice", "stranger")
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory, certificates: Path) -> Iterator[Server]:
+    """TLS and plain on the same ports, with users and optional client certificates."""
+    folder = tmp_path_factory.mktemp("both")
+    add_users(folder / "data", PASSWORDS)
+    with Server(folder, arguments=write_config(certificates, BOTH)) as server:
+        yield server
+
+
+@pytest.fixture
+def only(tmp_path: Path, certificates: Path) -> Iterator[Server]:
+    """TLS alone, without users, with certificates of its own."""
+    own = tmp_path / "own"
+    shutil.copytree(certificates, own)
+    with Server(tmp_path / "broker", arguments=write_config(own, ONLY)) as server:
+        yield server
+
+
+def confluent(server: Server, folder: Path, **more: Any) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": server.bootstrap,
+        "security.protocol": "SASL_SSL",
+        "ssl.ca.location": str(folder / "ca.crt"),
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "alice",
+        "sasl.password": PASSWORDS["alice"],
+        "log_level": 0,
+        **more,
+    }
+
+
+def there_and_back(terms: dict[str, Any]) -> None:
+    topic = unique("tls")
+    producer = Producer(terms)
+    for _ in range(100):
+        producer.produce(topic, b"x" * 50_000)
+    assert producer.flush(30) == 0
+    consumer = Consumer({**terms, "group.id": unique("group"), "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
+    found = 0
+    while found < 100:
+        messages = consumer.consume(100, 20)
+        assert messages
+        assert not any(message.error() for message in messages)
+        found += len(messages)
+    consumer.close()
+
+
+def test_confluent_kafka_over_tls_with_scram(both: Server, certificates: Path) -> None:
+    there_and_back(confluent(both, certificates))
+
+
+def test_the_same_port_serves_clients_without_tls(both: Server, certificates: Path) -> None:
+    there_and_back(confluent(both, certificates, **{"security.protocol": "SASL_PLAINTEXT"}))
+
+
+def test_kafka_python_over_tls_with_scram(both: Server, certificates: Path) -> None:
+    terms: dict[str, Any] = {
+        "bootstrap_servers": both.bootstrap,
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": str(certificates / "ca.crt"),
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "bob",
+        "sasl_plain_password": PASSWORDS["bob"],
+    }
+    topic = unique("tls")
+    producer = KafkaProducer(**terms)
+    producer.send(topic, b"hello").get(20)
+    producer.close()
+    consumer = KafkaConsumer(topic, auto_offset_reset="earliest", consumer_timeout_ms=20_000, **terms)
+    assert next(iter(consumer)).value == b"hello"
+    consumer.close()
+
+
+def test_aiokafka_over_tls_with_plain(both: Server, certificates: Path) -> None:
+    async def run() -> None:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=both.bootstrap,
+            security_protocol="SASL_SSL",
+            ssl_context=client_context(certificates),
+            sasl_mechanism="PLAIN",
+            sasl_plain_username="bob",
+            sasl_plain_password=PASSWORDS["bob"],
+        )
+        async with producer:
+            await producer.send_and_wait(unique("tls"), b"hello")
+
+    asyncio.run(run())
+
+
+def test_a_client_certificate_is_a_login_and_the_rules_map_its_name(both: Server, certificates: Path) -> None:
+    terms = confluent(
+        both,
+        certificates,
+        **{
+            "security.protocol": "SSL",
+            "ssl.certificate.location": str(certificates / "alice.crt"),
+            "ssl.key.location": str(certificates / "alice.key"),
+            "client.id": "by-certificate",
+        },
+    )
+    for name in ("sasl.mechanism", "sasl.username", "sasl.password"):
+        del terms[name]
+    there_and_back(terms)
+
+
+def test_a_client_without_a_certificate_has_to_log_in(both: Server, certificates: Path) -> None:
+    terms: dict[str, Any] = {
+        "bootstrap.servers": both.bootstrap,
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(certificates / "ca.crt"),
+        "log_level": 0,
+    }
+    with pytest.raises(KafkaException):
+        AdminClient(terms).list_topics(timeout=2)
+
+
+def test_without_plain_nothing_but_tls_is_served(only: Server, certificates: Path) -> None:
+    terms: dict[str, Any] = {"bootstrap.servers": only.bootstrap, "log_level": 0}
+    with pytest.raises(KafkaException):
+        AdminClient(terms).list_topics(timeout=2)
+    for listener in ("kafka", "amqp", "http"):
+        host, _, port = only.addresses[listener].rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as link:
+            link.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            said = b""
+            try:
+                while more := link.recv(4096):
+                    said += more
+            except ConnectionResetError:
+                pass
+        assert b"HTTP/1.1" not in said
+        assert b"AMQP" not in said
+
+
+@pytest.mark.parametrize("listener", ["kafka", "amqp", "http"])
+def test_every_listener_speaks_tls_1_2_and_1_3_and_nothing_older(
+    only: Server, certificates: Path, listener: str
+) -> None:
+    host, _, port = only.addresses[listener].rpartition(":")
+
+    def version(newest: ssl.TLSVersion) -> str | None:
+        context = client_context(certificates)
+        context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        context.maximum_version = newest
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        with socket.create_connection((host, int(port)), timeout=20) as link:
+            return context.wrap_socket(link, server_hostname="localhost").version()
+
+    assert version(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+    assert version(ssl.TLSVersion.TLSv1_2) == "TLSv1.2"
+    with pytest.warns(DeprecationWarning, match="TLSv1_1"), pytest.raises((ssl.SSLError, ConnectionError)):
+        version(ssl.TLSVersion.TLSv1_1)
+
+
+def test_http_over_tls(both: Server, certificates: Path) -> None:
+    url = f"https://{both.addresses['http']}/healthz"
+    with urllib.request.urlopen(url, context=client_context(certificates), timeout=20) as answer:
+        assert answer.status == 200
+
+
+def test_a_reload_changes_the_certificate_and_no_connection_notices(
+    only: Server, tmp_path: Path, certificates: Path
+) -> None:
+    own = tmp_path / "own"
+    terms = {
+        "bootstrap.servers": only.bootstrap,
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(own / "ca.crt"),
+        "log_level": 0,
+    }
+    failed: list[object] = []
+    done = threading.Event()
+    sent = 0
+
+    def load_it() -> None:
+        nonlocal sent
+        producer = Producer({**terms, "error_cb": failed.append, "retries": 0})
+        while not done.is_set():
+            producer.produce("load", b"x" * 1000, on_delivery=lambda error, _: failed.append(error) if error else None)
+            sent += 1
+            producer.poll(0.001)
+        assert producer.flush(20) == 0
+
+    loader = threading.Thread(target=load_it)
+    loader.start()
+    try:
+        wait_for(lambda: sent > 100, "the load has begun")
+        before = _serial(only, own)
+        for name in ("server.crt", "server.key"):
+            (own / name).unlink()
+        waystation("tls", "create", "--out", str(own), "--for", "localhost", "--for", "127.0.0.1")
+        assert only.process is not None
+        only.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: _serial(only, own) != before, "new connections get the new certificate")
+        after = _serial(only, own)
+        (own / "server.crt").write_text("no certificate")
+        only.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "the certificates in use stay" in only.log.read_text(), "the log says that it stays")
+        assert _serial(only, own) == after
+        reached = sent
+        wait_for(lambda: sent > reached + 100, "the load goes on")
+    finally:
+        done.set()
+        loader.join()
+    assert failed == []
+
+
+def test_files_that_change_are_loaded_without_being_told(only: Server, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    before = _serial(only, own)
+    new = make_certificates(tmp_path / "new")
+    for name in ("ca.crt", "server.key", "server.crt"):
+        shutil.copy(new / name, own / name)
+    wait_for(lambda: _serial(only, own) not in (None, before), "the new certificate is used")
+
+
+def _serial(server: Server, folder: Path) -> str | None:
+    host, _, port = server.bootstrap.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=20) as link:
+            certificate = client_context(folder).wrap_socket(link, server_hostname="localhost").getpeercert()
+    except (ssl.SSLError, OSError):
+        return None
+    return str((certificate or {}).get("serialNumber"))
+
+
+def test_what_cannot_be_used_is_refused_at_the_start_with_the_file_named(tmp_path: Path, certificates: Path) -> None:
+    other = make_certificates(tmp_path / "other")
+    with pytest.raises(Invalid, match="do not belong together"):
+        load(TlsFiles(str(certificates / "server.crt"), str(other / "server.key")))
+    with pytest.raises(Invalid, match=r"missing.crt: No such file"):
+        load(TlsFiles(str(tmp_path / "missing.crt"), str(other / "server.key")))
+    with pytest.raises(Invalid, match=r"server.key has no certificate"):
+        load(TlsFiles(str(other / "server.key")))
+    (tmp_path / "ca.txt").write_text("nothing")
+    with pytest.raises(Invalid, match=r"ca.txt is no file of certificates"):
+        load(TlsFiles(str(other / "server.crt"), str(other / "server.key"), str(tmp_path / "ca.txt")))
+    done = waystation(
+        *("serve", "--data", str(tmp_path / "data"), "--kafka", "127.0.0.1:0", "--amqp", "off", "--http", "off"),
+        *("--set", f"tls.certificate={certificates / 'server.crt'}", "--set", f"tls.key={other / 'server.key'}"),
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "do not belong together" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_expired_certificate_is_refused_at_the_start(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "old")])
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = made.serial_number(7).not_valid_before(datetime(2020, 1, 1)).not_valid_after(datetime(2020, 2, 1))
+    file = tmp_path / "old.pem"
+    file.write_bytes(
+        made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        + key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    with pytest.raises(Invalid, match=r"old.pem: the certificate has expired, on 2020-02-01"):
+        load(TlsFiles(str(file)))
+
+
+def test_amqps_is_a_port_of_its_own_that_speaks_nothing_but_tls(tmp_path: Path, certificates: Path) -> None:
+    with ExitStack() as stack:
+        told = write_config(certificates, BOTH.replace("required = true", ""))
+        server = stack.enter_context(Server(tmp_path, arguments=[*told, "--amqps", "127.0.0.1:0"]))
+        host, _, port = server.addresses["amqps"].rpartition(":")
+        link = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+        secure = client_context(certificates).wrap_socket(link, server_hostname="localhost")
+        secure.sendall(b"AMQP\x00\x00\x09\x01")
+        assert b"RabbitMQ" in secure.recv(4096)
+        plain = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+        plain.sendall(b"AMQP\x00\x00\x09\x01")
+        try:
+            assert b"RabbitMQ" not in plain.recv(4096)
+        except ConnectionResetError:
+            pass
