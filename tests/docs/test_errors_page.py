@@ -12,8 +12,6 @@ SOURCES = ROOT / "src" / "waystation"
 UNUSED = "Not in use."
 
 ELSEWHERE = {
-    "LinkLost": "between nodes of a cluster; a client is told what it means to its request",
-    "PeerRefused": "between nodes of a cluster",
     "UnexpectedOffset": "between a follower and its leader; no client meets it",
     "LinkLost": "between nodes of a cluster; no client meets it",
     "PeerRefused": "between nodes of a cluster; no client meets it",
