@@ -25,6 +25,7 @@ from waystation.cluster.link import Links
 from waystation.cluster.membership import Membership
 from waystation.cluster.min_in_sync import min_in_sync
 from waystation.cluster.peer import Key
+from waystation.cluster.promises import LeaderState
 from waystation.cluster.replication.fetching import Fetcher, Numbers
 from waystation.cluster.replication.led import Led, history
 from waystation.cluster.replication.serving import FetchServer
@@ -55,6 +56,8 @@ logger = event_logger("waystation.cluster")
 
 INTERNAL_REPLICAS = 3
 LOOK_S = 0.25
+PAUSE_S = 0.005
+"""Between two looks at least: what changes together is looked at together."""
 STAGGER_S = 0.1
 """Between the attempts of two replicas to take over."""
 SILENT_S = 1.2
@@ -426,6 +429,7 @@ class Leadership:
                 self._look()
             except Exception:
                 logger.exception("leadership.failed", "looking after the partitions failed")
+            await asyncio.sleep(PAUSE_S)
 
     def _look(self) -> None:
         self._server.refresh()
@@ -476,7 +480,7 @@ class Leadership:
         state, me, known = led.state, self._membership.identity, led.state.view
         state.min_in_sync = self._min_in_sync(replica, known.state)
         members = known.state.in_sync
-        gone = [one for one in members if one != self._node_id and one not in nodes]
+        gone = [one for one in members if one != self._node_id and one not in nodes and not _hears(state, one, now)]
         behind = state.fell_behind(now, LAG_S, gone)
         led.keeping_up = sum(one not in behind and one not in state.broken for one in members)
         if replica.partition.failure is not None:
@@ -484,7 +488,8 @@ class Leadership:
             return elections.resign(me, known)
         if state.pending is not None:
             return led.proposal  # no answer says nothing: the same again
-        write = in_sync.grow(me, known, state.may_join(), self._view.disks)
+        joiners = [one for one in state.may_join() if one.node_id in nodes]  # else it would be taken out at once
+        write = in_sync.grow(me, known, joiners, self._view.disks)
         if write is None:
             write = in_sync.shrink(me, known, behind, state.min_in_sync, state.broken)
         if write is not None:
@@ -604,3 +609,9 @@ class Leadership:
             await self._world.offload(self._store.write, write.encoded(), write.expected)
         except (RevisionConflict, StoreUnavailable):
             pass  # it is back, or somebody else was faster, or its lease runs out
+
+
+def _hears(state: LeaderState, node_id: int, now: float) -> bool:
+    """Whether a follower has fetched just now: it lives, though its node entry is lost."""
+    follower = state.followers.get(node_id)
+    return follower is not None and now - follower.heard <= SILENT_S

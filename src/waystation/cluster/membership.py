@@ -284,15 +284,19 @@ class Membership:
             self.identity.disk.state.folder,
             draining=self._draining,
         )
-        key = node_key(self.node_id)
         try:
-            self._lease = await self._world.offload(self._store.grant, self._lease_s)
-            present = _known(key, await self._world.offload(self._store.get, key), read_node)
-            write = starting.register(self.identity, state, present)
-            await self._world.offload(_write_leased, self._store, write, self._lease)
+            return await self._write_entry(state)
         except StoreUnavailable as error:
             self._complain(error)
             return False
+
+    async def _write_entry(self, state: NodeState) -> bool:
+        key = node_key(self.node_id)
+        self._lease = await self._world.offload(self._store.grant, self._lease_s)
+        present = _known(key, await self._world.offload(self._store.get, key), read_node)
+        write = starting.register(self.identity, state, present)
+        try:
+            await self._world.offload(_write_leased, self._store, write, self._lease)
         except NotFound:
             return False
         except RevisionConflict as error:
