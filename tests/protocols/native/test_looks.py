@@ -56,6 +56,7 @@ class Allows:
 
     answer_bytes: int
     others_wait: bool = False
+    certificate: Principal | None = None
     peer: Address = NOWHERE
     host: Address = NOWHERE
 
