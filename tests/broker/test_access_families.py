@@ -99,6 +99,8 @@ ASK_NOBODY = {
     "shares.end_session": "gives back what is in flight, also when the connection is gone or may nothing any more",
     "subscriptions.count": "part of the answer to a publish, which was asked about",
     "rules.operations": "about the principal itself",
+    "users.may_everything": "about the principal itself",
+    "users.own": "about the principal itself",
     "views.health": "for anybody, without reasons: see below",
     "views.readiness": "for anybody, without reasons: see below",
 }
@@ -305,6 +307,8 @@ class Stage:
             "transactions.commit_offsets": {**commits, "joins": True},
             "transactions.end": {"bumps_epoch": True},
             "users.find": {"name": "bob"},
+            "users.is_superuser": {"name": "bob"},
+            "users.to_alter": {"name": "bob"},
             "users.remove": {"name": "bob"},
             "users.save": {"name": "carol"},
             "cluster.alter_scram": {"user": "carol", "verifiers": {keys.mechanism: keys}},

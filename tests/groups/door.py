@@ -23,8 +23,11 @@ from kio.static.constants import EntityType
 
 from tests.groups.kit import Stage
 from tests.support.permissions import OpenPermissions
+from waystation.broker.access.cluster import ClusterAccess
 from waystation.broker.access.groups import GroupAccess
+from waystation.broker.access.rules import RuleAccess
 from waystation.broker.access.topics import TopicAccess
+from waystation.broker.access.transactions import TransactionAccess
 from waystation.observe.meters import Meters
 from waystation.protocols.kafka import codec, consumer_groups, groups, offsets
 from waystation.protocols.kafka.apis import APIS
@@ -72,7 +75,12 @@ async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
         permissions=OpenPermissions(),
     )
     access: Any = SimpleNamespace(
-        groups=GroupAccess(broker, ANONYMOUS), topics=TopicAccess(broker, ANONYMOUS), meter=Meters().kafka
+        groups=GroupAccess(broker, ANONYMOUS),
+        topics=TopicAccess(broker, ANONYMOUS),
+        transactions=TransactionAccess(broker, ANONYMOUS),
+        cluster=ClusterAccess(broker, ANONYMOUS),
+        rules=RuleAccess(broker, ANONYMOUS),
+        meter=Meters().kafka,
     )
     request = codec.decode_request(name, version, buffer.getvalue())
     call = Call(name, version, request, broker, access, "app", "127.0.0.1", Listener("localhost", 9092))

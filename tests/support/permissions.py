@@ -22,6 +22,9 @@ class OpenPermissions(Permissions):
     async def settle(self) -> None:
         pass
 
+    def is_superuser(self, principal: Principal) -> bool:
+        return False
+
     def rules(self) -> list[Rule]:
         return []
 

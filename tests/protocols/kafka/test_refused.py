@@ -27,9 +27,8 @@ from waystation.protocols.kafka.server import KafkaListener
 
 ASK_NOTHING = {
     *("api_versions", "describe_cluster", "sasl_handshake", "sasl_authenticate"),
-    *("describe_client_quotas", "update_features"),
 }
-"""What every client may know, and what this broker does not have."""
+"""What every client may know."""
 
 REFUSED_LOGINS = 4
 """SaslHandshake in one version, SaslAuthenticate in three: on a broker without users both end the connection."""

@@ -47,6 +47,7 @@ from waystation.protocols.native.binary import OTHERS_AT_ONCE, BinaryTalk
 from waystation.protocols.native.connection import FULL_BYTES, SHORT_ANSWER_BYTES, Out
 from waystation.protocols.native.consuming import SHORT_GET, SHORT_GET_BYTES
 from waystation.protocols.native.presence import NOWHERE, Address
+from waystation.security.principals import Principal
 from waystation.world.long_work import LATELY_S, LongWork
 
 

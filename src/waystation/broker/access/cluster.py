@@ -60,6 +60,10 @@ class ClusterAccess(Family):
         """Raises if the principal may not change the broker: for changes that are validated only, or refused."""
         self._ask_cluster("alter")
 
+    def check_action(self) -> None:
+        """Raises if the principal may not do what the brokers of a cluster do among themselves."""
+        self._ask_cluster("cluster-action")
+
     def settings_to_alter(self) -> BrokerSettings:
         """`settings`, for one who is about to change them, or would."""
         self._ask_cluster("alter-configs")

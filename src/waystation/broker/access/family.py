@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waystation.broker.access.open_consumers import Consumer, Question, ask
 from waystation.cluster.state import NOBODY
+from waystation.errors import NotAllowed
+from waystation.groups.calls import OffsetResult, OffsetToCommit
 from waystation.security.permissions import Operation, Resource
 from waystation.security.principals import Principal
 
@@ -17,6 +20,14 @@ def target_of(binding_target: str) -> tuple[Resource, str]:
     """`queue:NAME`, `topic:NAME` or `exchange:NAME`, as permissions call it."""
     kind, _, name = binding_target.partition(":")
     return ("topic" if kind == "topic" else "exchange" if kind == "exchange" else "queue"), name
+
+
+def in_order(offsets: Sequence[OffsetToCommit], results: Sequence[OffsetResult]) -> list[OffsetResult]:
+    """The results in the order of what they are about."""
+    if [(one.topic, one.partition) for one in offsets] == [(one.topic, one.partition) for one in results]:
+        return list(results)
+    found = {(one.topic, one.partition): one for one in results}
+    return [found[offset.topic, offset.partition] for offset in offsets]
 
 
 class Family:
@@ -50,6 +61,22 @@ class Family:
     def _opened(self, consumer: Consumer, questions: tuple[Question, ...]) -> None:
         """A consumer that was allowed by these is open; it is ended when they are not allowed any more."""
         self._broker.open_consumers.add(consumer, self._principal, questions)
+
+    def _readable(self, offsets: Sequence[OffsetToCommit]) -> tuple[list[OffsetToCommit], list[OffsetResult]]:
+        """Offsets of topics that the principal may read, and refusals of the others."""
+        errors: dict[str, NotAllowed] = {}
+        for topic in {offset.topic for offset in offsets}:
+            try:
+                self._ask("read", "topic", topic)
+            except NotAllowed as error:
+                errors[topic] = error
+        if not errors:
+            return list(offsets), []
+        return [offset for offset in offsets if offset.topic not in errors], [
+            OffsetResult(offset.topic, offset.partition, errors[offset.topic])
+            for offset in offsets
+            if offset.topic in errors
+        ]
 
     def _sees(self, resource: Resource, name: str) -> bool:
         """Lists leave out what the principal may not see."""

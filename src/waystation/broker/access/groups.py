@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from waystation.admin.group_resetting import delete_whole_group
-from waystation.broker.access.family import Family
+from waystation.broker.access.family import Family, in_order
 from waystation.groups.calls import (
     ConsumerBeat,
     ConsumerBeatAnswer,
@@ -79,16 +79,19 @@ class GroupAccess(Family):
         group_instance_id: str | None = None,
         retention_ms: int = -1,
     ) -> list[OffsetResult]:
-        """One result for each offset, in the same order; durable when this returns. In a transaction: see there."""
+        """One result for each offset, in the same order; durable when this returns. In a transaction: see there. A
+        topic that the principal may not read is refused by itself."""
         self._ask("read", "group", group_id)
-        return await self._broker.groups.commit_offsets(
+        allowed, refused = self._readable(offsets)
+        done = await self._broker.groups.commit_offsets(
             group_id,
-            offsets,
+            allowed,
             member_id=member_id,
             generation_id=generation_id,
             group_instance_id=group_instance_id,
             retention_ms=retention_ms,
         )
+        return in_order(offsets, [*done, *refused])
 
     def fetch_offsets(
         self,
@@ -107,6 +110,8 @@ class GroupAccess(Family):
 
     async def delete_offsets(self, group_id: str, keys: Sequence[tuple[str, int]]) -> list[OffsetResult]:
         self._ask("delete", "group", group_id)
+        for topic in {topic for topic, _ in keys}:
+            self._ask("read", "topic", topic)
         return await self._broker.groups.delete_offsets(group_id, keys)
 
     # -- settings ---------------------------------------------------------------------------------------------------
@@ -139,6 +144,10 @@ class GroupAccess(Family):
             *self._broker.shared_admin.listing(states, kinds),
         ]
         return [one for one in listings if self._sees("group", one.group_id)]
+
+    def check_describe(self, group_id: str) -> None:
+        """Raises if the principal may not look at it, whether it is there or not."""
+        self._ask("describe", "group", group_id)
 
     def describe(self, group_id: str) -> GroupView:
         """A classic group. One that does not exist is described as dead, with the error."""

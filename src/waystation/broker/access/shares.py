@@ -87,11 +87,15 @@ class ShareAccess(Family):
     async def alter_offsets(self, group_id: str, offsets: Sequence[tuple[str, int, int]]) -> list[OffsetResult]:
         """(topic, partition, offset): where a group without members goes on."""
         self._ask("read", "group", group_id)
+        for topic in {topic for topic, _, _ in offsets}:
+            self._ask("read", "topic", topic)
         return await self._broker.shared_admin.alter_offsets(group_id, offsets)
 
     async def delete_offsets(self, group_id: str, topics: Sequence[str]) -> list[OffsetResult]:
         """The positions of a group without members in these topics."""
         self._ask("delete", "group", group_id)
+        for topic in set(topics):
+            self._ask("read", "topic", topic)
         return await self._broker.shared_admin.delete_offsets(group_id, topics)
 
     # -- settings ---------------------------------------------------------------------------------------------------

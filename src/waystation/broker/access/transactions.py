@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from waystation.broker.access.family import Family
+from waystation.broker.access.family import Family, in_order
 from waystation.errors import NotAllowed
 from waystation.groups.calls import OffsetResult, OffsetToCommit
 from waystation.topics.partition import Receipt
@@ -118,6 +118,7 @@ class TransactionAccess(Family):
         """Offsets that are seen when the transaction is committed. `joins`: they join it by this (KIP-890), else they
         have to be part of it. One result for each, in the same order."""
         self._ask_committing(transactional_id, group_id)
+        allowed, refused = self._readable(offsets)
         transactions, writers = self._broker.transactions, self._broker.writers
         if writers.elsewhere(transactional_id):
             place = OFFSETS_TOPIC, self._broker.groups.partition_for(group_id)
@@ -127,14 +128,15 @@ class TransactionAccess(Family):
             await transactions.add_offsets_implicitly(transactional_id, producer, group_id)
         elif not transactions.check_offsets(transactional_id, producer, group_id):
             raise TransactionAbortable("the group's offsets are not part of the transaction")
-        return await self._broker.groups.commit_transactional_offsets(
+        done = await self._broker.groups.commit_transactional_offsets(
             group_id,
             *producer,
-            offsets,
+            allowed,
             member_id=member_id,
             generation_id=generation_id,
             group_instance_id=group_instance_id,
         )
+        return in_order(offsets, [*done, *refused])
 
     async def end(self, transactional_id: str, producer: Producer, commit: bool, *, bumps_epoch: bool) -> Producer:
         """Commits or aborts; durable when this returns. Who the producer is from now on: with `bumps_epoch`, at a new
@@ -152,6 +154,10 @@ class TransactionAccess(Family):
         partition = self._broker.topics.partition(topic, index)
         self._broker.transactions.write_marker(topic, index, producer, commit, coordinator_epoch)
         await self._broker.durable(Receipt(partition, partition.end_offset))
+
+    def check_describe(self, transactional_id: str) -> None:
+        """Raises if the principal may not look at it, whether it is there or not."""
+        self._ask("describe", "transactional-id", transactional_id)
 
     def describe(self, transactional_id: str) -> Transaction:
         """What there is to know of a transactional id; TransactionalIdNotFound if no producer uses it."""

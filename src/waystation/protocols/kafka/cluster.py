@@ -6,7 +6,7 @@ client learns it before it sends one. Called through the registry only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 UNKNOWN = -1
 METADATA_TOPIC = "__cluster_metadata"
 """What Kafka calls the log of its quorum."""
+
+
+def _refused(call: Call, ask: Callable[[], object]) -> tuple[ErrorCode, str] | None:
+    """The refusal of one who may not; None: it may."""
+    try:
+        ask()
+    except WaystationError as error:
+        return call.code(error), str(error)
+    return None
 
 
 # -- DescribeLogDirs -------------------------------------------------------------------------------------------------
@@ -211,6 +220,10 @@ def _epoch_end(call: Call, topic: str, asked: Any) -> object:
 def update_features(call: Call) -> object:
     """Features are what this release is: asking for the level that holds is fine, for another one is refused."""
     request, make = call.request, call.make
+    refused = _refused(call, call.access.cluster.check_alter)
+    if refused is not None:
+        code, message = refused
+        return make("UpdateFeaturesResponse", throttle_time=0, error_code=code, error_message=message, results=())
     refusals = {update.feature: _refusal(update) for update in request.feature_updates}
     results = tuple(
         make(
@@ -249,4 +262,8 @@ def _refusal(update: Any) -> tuple[ErrorCode, str] | None:
 
 
 def describe_client_quotas(call: Call) -> object:
-    return call.make("DescribeClientQuotasResponse", throttle_time=0, error_code=ErrorCode.none, entries=())
+    code, message = _refused(call, call.access.cluster.settings) or (ErrorCode.none, None)
+    entries = () if message is None else None
+    return call.make(
+        "DescribeClientQuotasResponse", throttle_time=0, error_code=code, error_message=message, entries=entries
+    )
