@@ -94,6 +94,9 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
 }  # fmt: skip
 """As in Kafka's table of APIs and the rights that they need."""
 
+SENSELESS = {("metadata", 10), ("metadata", 11), ("delete_topics", 6)}
+"""The request names a topic by its id, which these versions cannot, or by both; it is refused for that."""
+
 ALICE, ADMIN = Principal("alice"), Principal("admin")
 TURNS = 40
 """Of the loop, a millisecond each, for an answer that nobody waits for."""
@@ -105,7 +108,8 @@ class Asked:
     def __init__(self, permissions: Permissions, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refused: list[tuple[str, str, str]] = []
         self.count = 0
-        real = permissions.check
+        self.hidden = 0  # things that were left out, or are not there for this client
+        real, real_allows = permissions.check, permissions.allows
 
         def check(principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
             self.count += 1
@@ -113,11 +117,17 @@ class Asked:
             real(principal, operation, resource, name)
             self.refused.pop()
 
+        def allows(principal: Principal, operation: Operation, resource: Resource, name: str) -> bool:
+            answer = real_allows(principal, operation, resource, name)
+            self.hidden += not answer
+            return answer
+
         monkeypatch.setattr(permissions, "check", check)
+        monkeypatch.setattr(permissions, "allows", allows)
 
     def clear(self) -> None:
         self.refused.clear()
-        self.count = 0
+        self.count = self.hidden = 0
 
 
 def rules_of(rights: tuple[Right, ...]) -> list[Rule]:
@@ -195,7 +205,8 @@ async def _cases(stage: Stage, api: Api, version: int, rights: tuple[Right, ...]
         return 1  # the login itself
     await stage.allow(())
     await stage.ask(api, version, ALICE)
-    if bool(stage.asked.refused) != bool(rights):
+    refused = bool(stage.asked.refused) or (bool(rights) and stage.asked.hidden > 0)
+    if refused != bool(rights) and (api.name, version) not in SENSELESS:
         wrong.append(f"{which}, without a right: refused {stage.asked.refused}")
     await stage.allow(rights)
     if not await stage.ask(api, version, ALICE) or stage.asked.refused:
