@@ -18,7 +18,7 @@ from tests.simulation.promises import Broken
 SEEDS = 4
 MOST = {"truncate_to_the_high_watermark": 60}
 MOST_OF_OTHERS = 10
-"""Seeds within which each mistake is caught. Two leaders have to die within a few milliseconds for the first; the others
+"""Seeds within which each mistake is caught. For the first, two leaders have to die within milliseconds; the others
 are caught by the first to fourth seed."""
 
 
