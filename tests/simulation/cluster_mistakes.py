@@ -64,7 +64,7 @@ def a_restarted_leader_goes_on_in_its_epoch() -> Iterator[None]:
     async def claim(self: Membership, log_epochs: Mapping[str, int]) -> None:
         """It goes on as if nothing had happened."""
 
-    def may_lead(me: Identity, state: PartitionState, barred: int, log_epoch: int) -> bool:
+    def may_lead(me: Identity, state: PartitionState, barred: int, log_epoch: int, *, truncating: bool = False) -> bool:
         return state.leader == me.node_id and not me.leaving
 
     with patch.object(Membership, "claim", claim), patch.object(elections, "may_lead", may_lead):
