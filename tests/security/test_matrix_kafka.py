@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -29,7 +30,10 @@ from waystation.security.rules import CLUSTER, Operation, Resource, Rule
 from waystation.security.users import User
 
 Right = tuple[Operation, Resource]
-T, G, X, C = "topic", "group", "transactional-id", "cluster"
+T: Literal["topic"] = "topic"
+G: Literal["group"] = "group"
+X: Literal["transactional-id"] = "transactional-id"
+C: Literal["cluster"] = "cluster"
 NAMES: dict[str, tuple[str, ...]] = {T: (TOPIC,), G: (TOPIC,), X: (TOPIC, "fuzz-tx"), C: (CLUSTER,)}
 """Of what the requests name."""
 
