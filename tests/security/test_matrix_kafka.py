@@ -18,7 +18,8 @@ import pytest
 from tests.broker.kit import broker_on, send
 from tests.protocols.kafka import frames
 from tests.protocols.kafka.frames import TOPIC
-from tests.protocols.kafka.test_refused import ASSIGNED, TOPIC_TYPE, Client
+from tests.protocols.kafka.test_fetch_steps import Client
+from tests.protocols.kafka.test_refused import ASSIGNED, TOPIC_TYPE
 from waystation.broker.access.types import Principal, ShareBeat
 from waystation.broker.broker import Broker
 from waystation.protocols.budget import Budgets
