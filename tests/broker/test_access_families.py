@@ -101,6 +101,7 @@ ASK_NOBODY = {
     "rules.operations": "about the principal itself",
     "users.may_everything": "about the principal itself",
     "users.own": "about the principal itself",
+    "transactions.elsewhere": "about names alone: who coordinates an id",
     "views.health": "for anybody, without reasons: see below",
     "views.readiness": "for anybody, without reasons: see below",
 }

@@ -342,7 +342,7 @@ incremental_alter_configs init_producer_id join_group leave_group list_config_re
 list_offsets list_partition_reassignments list_transactions metadata offset_commit offset_delete offset_fetch
 offset_for_leader_epoch sasl_authenticate sasl_handshake
 share_acknowledge share_fetch share_group_describe share_group_heartbeat sync_group
-txn_offset_commit update_features write_txn_markers
+txn_offset_commit update_features write_txn_markers unregister_broker
 """
 AMQP_SILENT = """
 Basic.Cancel Basic.CancelOk Basic.Consume Basic.Get Basic.Nack Basic.Qos Basic.Recover Basic.RecoverAsync
@@ -381,6 +381,7 @@ TABLES: dict[str, tuple[Callable[[], set[str]], tuple[Verb, ...], set[str]]] = {
                 "Act",
                 "EndConnection",
                 "AlterSettings",
+                "AskNode",
             ),
         },
     ),
@@ -390,6 +391,11 @@ TABLES: dict[str, tuple[Callable[[], set[str]], tuple[Verb, ...], set[str]]] = {
         HTTP,
         {
             "PATCH /v1/settings",
+            "POST /v1/acls",
+            "POST /v1/acls/remove",
+            "POST /v1/cluster/elect",
+            "POST /v1/cluster/nodes/{node}/drain",
+            "POST /v1/cluster/reassign",
             "PATCH /v1/topics/{topic}",
             "POST /queue/ack",
             "POST /queue/dequeue",
@@ -434,9 +440,14 @@ TABLES: dict[str, tuple[Callable[[], set[str]], tuple[Verb, ...], set[str]]] = {
             "POST /api/definitions",
             "POST /api/definitions/{vhost}",
             "POST /api/queues/{vhost}/{queue}/get",
+            "POST /api/users/bulk-delete",
             "PUT /api/exchanges/{vhost}/{exchange}",
+            "PUT /api/permissions/{vhost}/{user}",
             "PUT /api/policies/{vhost}/{policy}",
             "PUT /api/queues/{vhost}/{queue}",
+            "PUT /api/topic-permissions/{vhost}/{user}",
+            "PUT /api/user-limits/{user}/{limit}",
+            "PUT /api/users/{user}",
             "PUT /api/vhost-limits/{vhost}/{limit}",
             "PUT /api/vhosts/{vhost}",
         },

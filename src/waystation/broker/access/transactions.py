@@ -86,8 +86,8 @@ class TransactionAccess(Family):
 
     def elsewhere(self, transactional_id: str) -> bool:
         """Whether another broker coordinates it: then a batch has to be announced to that one (`add_producing`) before
-        the first one of a transaction in each partition."""
-        self._ask("write", "transactional-id", transactional_id)
+        the first one of a transaction in each partition. Asks nobody: it is about the name alone, and whether a batch
+        is transactional is not known yet."""
         return self._broker.writers.elsewhere(transactional_id)
 
     async def add_producing(
