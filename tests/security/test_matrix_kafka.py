@@ -43,6 +43,7 @@ FOR_ANYBODY = {"api_versions", "sasl_handshake", "sasl_authenticate"}
 FOR_USERS = {"describe_cluster", "list_groups", "list_transactions", "list_config_resources"}
 """They have what the user may see."""
 RIGHTS: Mapping[str, tuple[Right, ...]] = {
+    "unregister_broker": (("alter", C),),
     "produce": (("write", T),),
     "fetch": (("read", T),),
     "list_offsets": (("describe", T),),
