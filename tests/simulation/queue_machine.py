@@ -33,6 +33,7 @@ from tests.simulation.queue_promises import (
     Sent,
     Transfer,
     number_of,
+    put_by_open_transactions,
 )
 from tests.simulation.queue_trouble import Trouble
 from tests.simulation.world import SimClock
@@ -552,8 +553,8 @@ class QueueMachine:
         if "fleeting" in self.broker.queues:
             peeked = self.broker.queues.peek("fleeting", 10_000)
             sent = [self.clients.of(one.delivered.message) for one in peeked]
-            on_their_way = self.broker.queues.peek("dead", 10_000, state="leaving")  # a redrive is bringing them back
-            self._may_go("fleeting", [*sent, *(self.clients.of(one.delivered.message) for one in on_their_way)])
+            on_their_way = put_by_open_transactions(self.broker, "fleeting")  # a redrive is bringing them back
+            self._may_go("fleeting", [*sent, *(self.clients.of(message) for message in on_their_way)])
             await self.broker.queues.delete("fleeting")
             if self.told():
                 for one, seen in zip(sent, peeked, strict=True):

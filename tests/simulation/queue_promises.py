@@ -23,6 +23,7 @@ from waystation.message import Delivered, Message
 from waystation.queues.delayed import QUEUE as WAITING
 from waystation.queues.failure_history import story_of
 from waystation.queues.settings import QueueSettings
+from waystation.queues.shard.commands import Enqueue, decode_messages
 
 DEAD_TOPIC = "dead.letters"
 LATE_TOPIC = "later"
@@ -236,6 +237,15 @@ def everything(broker: Broker, clients: QueueClients, *, faults: bool = False) -
             _check_in_topic(topic, clients.of(delivered.message), delivered)
             found[number_of(delivered.message)] += 1
     return found
+
+
+def put_by_open_transactions(broker: Broker, queue: str) -> list[Message]:
+    """What transactions have put to a queue whose shard does not know yet how they ended: it is deleted with the queue.
+    It need not be anywhere else: where it was taken from, the commit may be known already, while the queue's own shard
+    had no leader that could be told. Only what is in the shard's log counts, so what is lost before is not excused."""
+    shard, known = broker.queues.get(queue)
+    puts = [one for one in shard.open._commands() if isinstance(one, Enqueue) and one.queue == known.id]
+    return [message for put in puts for message in decode_messages(put.messages)]
 
 
 def _check_in_topic(topic: str, sent: Sent, delivered: Delivered) -> None:

@@ -26,7 +26,7 @@ from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.message import Message, Run
-from waystation.queues import dead_letters
+from waystation.queues import dead_letters, redriving
 from waystation.queues.dead_letter_targets import send
 from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Ledger
@@ -259,6 +259,18 @@ def test_letters_to_several_queues_that_are_not_sent_together_are_caught(monkeyp
 
     monkeypatch.setattr(dead_letters, "send", apart)
     assert _caught(30) > ENOUGH
+
+
+def test_a_redrive_that_loses_what_returns_to_a_queue_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where that queue is deleted now and then, with what is really on its way to it."""
+
+    async def losing(tx: Tx, target: str, messages: list[Message]) -> None:
+        if target == "fleeting":
+            return  # the deliberate bug: they are taken from where they were, and put nowhere
+        await send(tx, target, messages)
+
+    monkeypatch.setattr(redriving, "send", losing)
+    assert _caught(100) > ENOUGH
 
 
 def test_a_queue_that_should_not_last_but_does_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
