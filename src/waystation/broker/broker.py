@@ -171,7 +171,7 @@ class Broker:
             self.follower,
             self.users,
             superusers=settings.text("auth.superusers").split(","),
-            enforced=lambda: self.authenticator.required or len(self.users) > 0,
+            enforced=lambda: self.authenticator.required,
             whereabouts=Whereabouts(self.namespaces),
         )
         self.follower.follow(self.permissions)

@@ -8,23 +8,23 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from waystation.broker.broker import LOCK_FILE, Broker
 from waystation.catalog.memory import MemoryCatalog
 from waystation.catalog.rows import definitions_of
 from waystation.catalog.sqlite import FILE as SQLITE_FILE
 from waystation.catalog.sqlite import SqliteCatalog, has_entries, new_cluster_id
-from waystation.cluster.address import EtcdAddress
-from waystation.cluster.etcd.store import EtcdStore
-from waystation.cluster.node import NodeOptions
-from waystation.cluster.socket_link import SocketLinks
 from waystation.config import BrokerSettings
 from waystation.errors import Conflict, DataInUse, Invalid, InvalidSetting, StoreUnavailable
 from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
-from waystation.security.node_links import LinkLogin, ensure_secret
 from waystation.security.users import KIND as USERS
 from waystation.world import MEMORY, MemoryDisk, World, real_world
+
+if TYPE_CHECKING:
+    from waystation.cluster.address import EtcdAddress
+    from waystation.cluster.etcd.store import EtcdStore
 
 logger = event_logger("waystation.cluster")
 
@@ -74,6 +74,11 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
     A store that gives no answer is waited for. DataInUse, NodeIdTaken, WrongCluster, NewerFormat, Conflict if the
     folder is of a broker alone; then nothing was touched.
     """
+    # A broker alone does not need these, and starts faster without.
+    from waystation.cluster.node import NodeOptions
+    from waystation.cluster.socket_link import SocketLinks
+    from waystation.security.node_links import LinkLogin, ensure_secret
+
     world = real_world()
     root = _lock(world, path)
     with ExitStack() as undo:
@@ -99,6 +104,8 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
 
 
 async def _open_store(world: World, address: EtcdAddress) -> EtcdStore:
+    from waystation.cluster.etcd.store import EtcdStore
+
     told = False
     while True:
         try:

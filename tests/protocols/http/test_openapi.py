@@ -70,6 +70,10 @@ class Tour:
         new = {"password": "second"}
         yield "PUT", "/v1/users/{user}/password", lambda: http("PUT", f"/v1/users/{user}/password", new)
         yield "DELETE", "/v1/users/{user}", lambda: http("DELETE", f"/v1/users/{user}")
+        rules = {"acls": [{"principal": f"User:{user}", "operation": "read", "resource": "topic", "name": "tour"}]}
+        yield "POST", "/v1/acls", lambda: http("POST", "/v1/acls", rules)
+        yield "GET", "/v1/acls", lambda: http("GET", "/v1/acls")
+        yield "POST", "/v1/acls/remove", lambda: http("POST", "/v1/acls/remove", rules)
 
     def walk(self) -> Iterator[tuple[str, str, Callable[[], Answer]]]:
         """Method and path as the document has them, and a call that has to succeed."""
