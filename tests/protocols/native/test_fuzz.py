@@ -163,6 +163,8 @@ def test_every_command_with_every_field_of_a_wrong_type(server: Server) -> None:
     with JsonLines(server.bootstrap) as lines:
         lines.ask("ping")
         for action, kind in COMMANDS.items():
+            if action == "authenticate":
+                continue  # a login that fails ends the connection
             for name in kind.__struct_fields__:
                 if name == "id":
                     continue
