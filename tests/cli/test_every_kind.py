@@ -36,10 +36,12 @@ OTHER_WORDS = {
     ("context", "describe"): "show",
     ("context", "delete"): "remove",
     ("users", "delete"): "remove",
+    ("acls", "delete"): "remove",
 }
 """Verbs that people know by another word."""
 
 WITHOUT = {
+    ("acls", "describe"): "a rule has no name, and `acls list` shows all of it",
     ("users", "describe"): "`users list` shows all that may be shown of one",
     ("lost", "describe"): "it is a folder, and `lost list` shows all that is known of it",
 }
@@ -125,6 +127,13 @@ def user(quick: QuickCli, name: str, folder: Path) -> Thing:
     edit_offline(catalog, name, User(), SystemRandom().token)
     catalog.close()
     return Thing(f"users list --data {folder}", name, "", f"users remove {name} --data {folder}")
+
+
+def rule(quick: QuickCli, name: str, folder: Path) -> Thing:
+    folder.mkdir(parents=True)
+    selected = f"--data {folder} --user alice --topic {name}"
+    quick(*f"acls add {selected} --allow read".split())
+    return Thing(f"acls list --data {folder}", name, "", f"acls remove {selected} --yes")
 
 
 def connection(quick: QuickCli, name: str, folder: Path) -> Thing:
@@ -235,6 +244,7 @@ def context(quick: QuickCli, name: str, folder: Path) -> Thing:
 
 
 KINDS: dict[str, list[Make]] = {
+    "acls": [rule],
     "topics": [topic],
     "queues": [queue],
     "exchanges": [exchange, binding],
