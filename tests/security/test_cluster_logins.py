@@ -56,7 +56,7 @@ def test_a_cluster_replicates_when_clients_have_to_log_in(tmp_path: Path, encryp
         }
     with ClusterOfThree(tmp_path / "cluster", settings) as cluster:
         server = cluster.bootstrap.split(",")[0]
-        waystation("users", "add", "admin", "--password-stdin", "--server", server, stdin="pw\n")
+        waystation("users", "add", "admin", "--superuser", "--password-stdin", "--server", server, stdin="pw\n")
         for one in cluster.bootstrap.split(","):
             with pytest.raises(NotAuthenticated):
                 ws.connect(one)
