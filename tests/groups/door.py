@@ -11,10 +11,12 @@ import inspect
 import sys
 import types
 import typing
+from collections.abc import Iterator
 from datetime import timedelta
 from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
@@ -28,11 +30,13 @@ from waystation.broker.access.groups import GroupAccess
 from waystation.broker.access.rules import RuleAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.transactions import TransactionAccess
+from waystation.cluster.view import Alone
 from waystation.observe.meters import Meters
 from waystation.protocols.kafka import codec, consumer_groups, groups, offsets
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.registry import Call, Listener
 from waystation.security.principals import ANONYMOUS
+from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 FAMILIES = (groups, offsets, consumer_groups)
 
@@ -54,6 +58,25 @@ class NoShareGroups:
         return False
 
 
+class KnowsOffsets:
+    """The topics of the stage, and those that coordinators have their state in."""
+
+    def __init__(self, topics: Any) -> None:
+        self._topics = topics
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._topics, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._topics
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._topics)
+
+    def id_of(self, topic: str) -> UUID | None:
+        return UUID(int=1) if topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) else self._topics.id_of(topic)
+
+
 def versions(name: str) -> list[int]:
     return list(VERSIONS[name])
 
@@ -65,9 +88,12 @@ async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
     buffer = BytesIO()
     entity_writer(request_class)(buffer, _build(request_class, fields))
     none = SimpleNamespace(listing=lambda *_: [])
+    view = Alone(1, lambda *_: 0)
     broker: Any = SimpleNamespace(
         groups=stage.coordinator,
-        topics=stage.coordinator.topics,
+        topics=KnowsOffsets(stage.coordinator.topics),
+        transactions=SimpleNamespace(partition_of=lambda _: 0),
+        view=view,
         shared=NoShareGroups(),
         shared_admin=none,
         node_id=1,
@@ -81,6 +107,7 @@ async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
         cluster=ClusterAccess(broker, ANONYMOUS),
         rules=RuleAccess(broker, ANONYMOUS),
         meter=Meters().kafka,
+        view=view,
     )
     request = codec.decode_request(name, version, buffer.getvalue())
     call = Call(name, version, request, broker, access, "app", "127.0.0.1", Listener("localhost", 9092))

@@ -30,7 +30,9 @@ def test_the_first_user_closes_a_running_broker_and_the_last_one_opens_it(tmp_pa
         assert open_admin.list_topics(timeout=20)
         nobody = ws.connect(server.bootstrap)
         assert nobody.view("users")["users"] == []
-        told = waystation("users", "add", "admin", "--password-stdin", "--server", server.bootstrap, stdin="pw\n")
+        told = waystation(
+            *("users", "add", "admin", "--superuser", "--password-stdin", "--server", server.bootstrap), stdin="pw\n"
+        )
         assert "from now on every client has to log in" in told.stdout + told.stderr
         with pytest.raises(NotAuthenticated):
             ws.connect(server.bootstrap)
@@ -53,7 +55,9 @@ def test_the_first_user_closes_a_running_broker_and_the_last_one_opens_it(tmp_pa
 
 def test_users_survive_a_restart_and_kill_9(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
-        waystation("users", "add", "admin", "--password-stdin", "--server", server.bootstrap, stdin="pw\n")
+        waystation(
+            *("users", "add", "admin", "--superuser", "--password-stdin", "--server", server.bootstrap), stdin="pw\n"
+        )
         server.kill()
         server.restart()
         with pytest.raises(NotAuthenticated):

@@ -97,6 +97,7 @@ def provider() -> Iterator[Provider]:
 def guarded(tmp_path_factory: pytest.TempPathFactory, provider: Provider) -> Iterator[Server]:
     settings: dict[str, str | int | bool] = {
         "auth.required": True,
+        "auth.superusers": "alice,bob,carol,dave,erin",  # what they may do is not what is tested here
         "sasl.oauthbearer.jwks.endpoint.url": provider.url,
         "sasl.oauthbearer.expected.issuer": ISSUER,
         "sasl.oauthbearer.expected.audience": AUDIENCE,
