@@ -41,6 +41,8 @@ ELSEWHERE = {
     "log/repair.py": "a command on a stopped broker: tests/log/test_repair.py",
     "broker/lost_restoring.py": "a command on a stopped broker: tests/topics/test_lost_topics.py",
     "broker/open.py": "before there is a broker: tests/broker/test_open.py",
+    "broker/adopting.py": "a command on a stopped broker: tests/cli/test_cluster.py",
+    "topics/folders.py describe make_folder": "a node without a replica of the topic: tests/cluster",
     "cluster/node_file.py": "a node of a cluster, at its start: tests/simulation/test_cluster.py cuts the power there",
     "cluster/replication/high_watermarks.py": "a node of a cluster: too low is safe, and a file that is lost is zero",
     "topics/topics.py remove_copy": "a replica that has moved to other nodes: tests/cluster/test_kafka_admin.py",
