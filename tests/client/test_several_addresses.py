@@ -140,6 +140,16 @@ def test_an_address_that_hangs_up_at_once_is_left(server: Server, connect: Any) 
         silent.shutdown(socket.SHUT_RDWR)
 
 
+def test_a_server_that_answers_before_it_was_greeted_is_left(connect: Any) -> None:
+    """Its answer may come before the client has sent its greeting, or just then: it must not wait for another."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=_hang_up, args=(server, b"HTTP/1.1 400 Bad Request\r\n\r\n"), daemon=True).start()
+        for _ in range(50):
+            with pytest.raises(errors.ConnectionLost, match=r"speaks HTTP|closed the connection"):
+                connect(f"127.0.0.1:{server.getsockname()[1]}", timeout=DEADLINE_S)
+        server.shutdown(socket.SHUT_RDWR)
+
+
 def test_an_address_that_says_nothing_takes_its_share_of_the_timeout(server: Server, connect: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
@@ -149,10 +159,11 @@ def test_an_address_that_says_nothing_takes_its_share_of_the_timeout(server: Ser
             connect(f"{address},127.0.0.1:{free_port()}", timeout=1.0)
 
 
-def _hang_up(listener: socket.socket) -> None:
+def _hang_up(listener: socket.socket, answer: bytes = b"") -> None:
     try:
         while True:
-            listener.accept()[0].close()
+            with listener.accept()[0] as taken:
+                taken.sendall(answer)
     except OSError:
         pass
 

@@ -131,6 +131,7 @@ class Connection:
         self._last_id = 0
         self._heard = 0.0
         self._since = 0.0
+        self._cut: WaystationError | None = None  # why the last link ended; None while it lives
         self._said = ""  # the broker's last words about the connection as a whole
         self._why: WaystationError = ConnectionLost("not connected yet")
         self._ticker: asyncio.TimerHandle | None = None
@@ -314,6 +315,7 @@ class Connection:
         if self._said:
             error, self._said = ConnectionLost(f"{error}: {self._said}"), ""
         self._link = None
+        self._cut = error
         if self._greeting is not None:
             reject(self._greeting, error)
             return
@@ -357,6 +359,7 @@ class Connection:
         login = None if self._credentials is None else self._credentials.exchange()
         if self._credentials is not None and login is not None:
             hello.mechanism, hello.data = self._credentials.mechanism, login.first()
+        self._cut = None
         try:
             self._link = link = await dial(self)
             peer = link.peer
@@ -366,7 +369,7 @@ class Connection:
                     answer = await self._say(link, Authenticate(data=login.answer(answer.challenge)))
             if login is not None:
                 login.finish(answer.data)
-            self._check_link(peer)
+            self._check_link()
         except BaseException as error:
             if self._link is not None:
                 self._link.close()
@@ -381,6 +384,7 @@ class Connection:
 
     async def _say(self, link: Link, command: Hello | Authenticate) -> HelloAnswer:
         """One step of the greeting."""
+        self._check_link()
         self._last_id += 1
         command.id = self._last_id
         greeting: asyncio.Future[HelloAnswer] = self.loop.create_future()
@@ -392,10 +396,10 @@ class Connection:
         finally:
             self._pending.pop(command.id, None)
 
-    def _check_link(self, peer: str) -> None:
-        """The greeting and the end of the link may come in one turn of the loop."""
-        if self._link is None:
-            raise ConnectionLost(f"the broker at {peer} hung up right after its greeting")
+    def _check_link(self) -> None:
+        """A link may end while nothing waits for it: before the greeting, between two steps of it, right after it."""
+        if self._cut is not None:
+            raise self._cut
 
     async def _reconnect(self) -> None:
         """First what lives with a connection, then its consumers, then what was asked meanwhile, in its order."""
