@@ -84,6 +84,23 @@ def test_addresses_that_make_no_sense_lead_back(visitor: Visitor) -> None:
 # -- who may ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_link_wins_over_a_search_that_was_just_typed(visitor: Visitor) -> None:
+    """The search is written to the address a moment later: then the address may be another one already."""
+    page = visitor.go("/delayed")
+    page.get_by_label("Search").wait_for()
+    page.evaluate("""() => {
+      const input = document.querySelector('input[name="search"]');
+      const later = [], setTimeout = window.setTimeout;
+      window.setTimeout = (work) => later.push(work);
+      input.value = "orders";
+      input.dispatchEvent(new Event("input"));
+      window.setTimeout = setTimeout;
+      location.hash = "#/delayed?topics=true";
+      for (const work of later) work();
+    }""")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Delayed to topics")
+
+
 def test_a_broker_with_a_token_asks_for_it_once(chromium: Any, tmp_path: Path) -> None:
     with Server(tmp_path, settings={"waystation.http.token": TOKEN}) as server:
         address = f"http://{server.addresses['http']}"

@@ -52,6 +52,7 @@ function decode(part) {
 async function visit() {
   leave();
   const { name, params, query } = address();
+  let shown = location.hash;
   const page = PAGES.find(([known]) => known === name);
   const title = page ? page[1] || "Message" : "Not found";
   document.title = `${title} · Waystation`;
@@ -77,7 +78,7 @@ async function visit() {
     element, params, query, signal: abort.signal,
     title: (text) => { document.title = `${text} · Waystation`; },
     go: (to) => { location.hash = to; },
-    setQuery: (values) => setQuery(query, values),
+    setQuery: (values) => { shown = setQuery(shown, query, values); },
     live: { on: (kind, listener) => endings.push(live.on(kind, listener)) },
     every: (ms, work) => endings.push(every(ms, work, failed)),
     act: (work) => act(work, abort.signal),
@@ -135,13 +136,16 @@ async function act(work, signal) {
   }
 }
 
-function setQuery(query, values) {
+/** The address that is shown then. A link that was clicked meanwhile wins: its address is not written over. */
+function setQuery(shown, query, values) {
+  if (location.hash !== shown) return shown;
   for (const [name, value] of Object.entries(values)) {
     if (value === "" || value === null || value === undefined) query.delete(name);
     else query.set(name, value);
   }
   const [path] = location.hash.split("?");
   history.replaceState(null, "", query.size ? `${path || "#/"}?${query}` : path || "#/");
+  return location.hash;
 }
 
 function drawNav(current) {
