@@ -18,6 +18,7 @@ from tests.support.etcd import Etcd, need
 from tests.support.server import ROOT, Server
 from tests.support.waiting import wait_for
 from waystation.cli.cluster.folder_process import stop_all
+from waystation.cli.cluster.free_ports import free_ports
 from waystation.cli.cluster.trial import Trial
 
 pytestmark = pytest.mark.timeout(280)
@@ -240,3 +241,11 @@ def _read(bootstrap: str, count: int) -> set[str]:
     finally:
         consumer.close()
     return found
+
+
+def test_ports_of_nodes_are_none_that_the_system_gives_to_clients() -> None:
+    """A node keeps its ports while it is down: no client's outgoing connection may take one meanwhile."""
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    first, _last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert all(1024 <= port < first for port in ports)
