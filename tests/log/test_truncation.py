@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.log.kit import Home, run
-from tests.simulation.disk import Fault, SimDisk
+from tests.simulation.disk import Fault, PowerCut, SimDisk
 from waystation.errors import CorruptBatch, NotLeader, OffsetOutOfRange, StorageFailed, Unavailable
 from waystation.log import batch as batches
 from waystation.log import compaction, retention
@@ -443,8 +444,8 @@ def test_a_compaction_that_has_begun_is_void(tmp_path: Path) -> None:
 # -- when the disk refuses ---------------------------------------------------------------------------------------------
 
 
-def on_simulated_disk() -> tuple[Home, SimDisk]:
-    disk = SimDisk()
+def on_simulated_disk(seed: int = 0) -> tuple[Home, SimDisk]:
+    disk = SimDisk(seed)
     home = Home("/data", disk, segment_bytes=500)
     home.fill(20)
     home.sync()
@@ -501,6 +502,48 @@ def test_a_start_after_an_unfinished_one_has_a_beginning_of_the_old_log() -> Non
         found = offsets(again)
         assert found == [*range(again.log.end_offset)]
         assert 2 <= again.log.end_offset <= 20
+
+
+@pytest.mark.parametrize("noted", [False, True], ids=["", "noted meanwhile"])
+@pytest.mark.parametrize("offset", [7, 8])
+def test_what_a_start_after_a_kill_does_not_show_is_not_brought_back_by_a_power_cut(offset: int, noted: bool) -> None:
+    """Whatever step was the last one; 7 is within a segment, at 8 one begins. `noted`: a checkpoint saves the recovery
+    point as soon as the log is cut in memory."""
+    step, finished, truncated = 0, False, 0
+    while not finished:
+        step += 1
+        for seed in range(8):
+            home, disk = on_simulated_disk(seed)
+            disk.fail_at(disk.operations + step)
+            if noted:
+                disk.before_operation = checkpoint_once(home)
+            try:
+                cut(home, offset)
+                finished = True
+            except PowerCut:
+                pass
+            disk = disk.process_crash()
+            again = Home("/data", disk, segment_bytes=500)
+            shown = offsets(again)
+            assert shown == [*range(again.log.end_offset)]
+            truncated += again.log.end_offset == offset and not finished
+            after = Home("/data", disk.power_cut(random.Random(seed)), segment_bytes=500)
+            assert offsets(after) == shown, (step, seed)
+    assert truncated > 0  # else this would say nothing
+
+
+def checkpoint_once(home: Home) -> Callable[[], None]:
+    """Saves the recovery points before the first disk operation behind which the log is cut in memory."""
+    log = home.log
+    saved = False
+
+    def save() -> None:
+        nonlocal saved
+        if not saved and log.truncation is not None and log.truncation.last is not None:
+            saved = True
+            home.save_points()
+
+    return save
 
 
 @pytest.mark.parametrize("after", [0, 1])

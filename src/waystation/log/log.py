@@ -498,7 +498,8 @@ class Log(SegmentReader):
 
     def cut(self, segments: list[Segment], producers: Producers, point: RecoveryPoint) -> list[Segment]:
         """Takes these as all that there is: they end at `point`, and are durable up to there. Gives the segments that
-        are not needed any more; the files are as they were. For `truncation.py` only.
+        are not needed any more; the files are as they were, so this is not yet the log's recovery point. For
+        `truncation.py` only.
         """
         gone = [segment for segment in self.segments if segment not in segments]
         for segment in gone:
@@ -514,7 +515,6 @@ class Log(SegmentReader):
         self.epochs.cut(point.offset)
         self.epoch = max(0, self.epochs.latest)
         self.truncations = point.truncations
-        self.recovery_point = point
         self.end_offset = self.written_offset = self.durable_offset = point.offset
         self.cleaned_offset = min(self.cleaned_offset, point.offset)
         self._checkpointed_size = 0

@@ -11,7 +11,9 @@ every batch is checked. Where that ends early there are two stories, and they ar
   nothing behind it is lost. A bad batch at the very end is an unfinished write and is cut.
 
 What was checked is then written again, byte for byte, and synced. Reading it proves only that the page cache has it: if
-an fsync has failed before, the kernel takes those pages for clean, and syncing alone would not write them.
+an fsync has failed before, the kernel takes those pages for clean, and syncing alone would not write them. Where
+nothing is behind the recovery point there is nothing to be synced, unless a truncation has begun since it was saved: of
+what that has removed, the page cache does not say whether it is gone from the disk, too.
 
 Then producer state and the transaction index are brought up to date from the newest snapshot and the batches behind it.
 
@@ -60,6 +62,7 @@ class Trust:
     point: RecoveryPoint | None
     clean: bool
     same_boot: bool
+    truncating: bool = False  # a truncation has begun since the point was saved; `open_log` finds that out
 
     @property
     def nothing_lost(self) -> bool:
@@ -82,7 +85,8 @@ def open_log(
     point, log.truncations = trusted_point(world.disk, folder, trust.point, TRUNCATED_FILE in names)
     if point is None and trust.point is not None:  # what is known does not count: then nothing is lost, for all we know
         trust = replace(trust, same_boot=True)
-    trust = replace(trust, point=point)
+    truncating = trust.point is not None and trust.point.truncations < log.truncations
+    trust = replace(trust, point=point, clean=trust.clean and not truncating, truncating=truncating)
     if not names:
         world.disk.make_folder(folder)
     names = _settle_names(log, names)
@@ -155,11 +159,13 @@ def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -
         log.roll(log.end_offset)  # offsets in its index have 32 bits
     if checked is None:
         return True
-    if not trust.nothing_lost or trust.point is None or not _nothing_behind(log, trust.point, checked):
+    point = trust.point
+    if trust.truncating or not trust.nothing_lost or point is None or not _nothing_behind(log, point, checked):
         _sync_checked(log, checked)
         return False
-    # All data is durable. But a segment that was just sealed may have a length, and one that was just begun a name,
-    # that a power cut takes back: no recovery point names it before the folder is synced.
+    # All data is durable, and what was truncated is gone for good. But a segment that was just sealed may have a
+    # length, and one that was just begun a name, that a power cut takes back: no recovery point names it before the
+    # folder is synced.
     for segment, _ in checked[:-1]:
         segment.file.sync()
     log.doubt_names()

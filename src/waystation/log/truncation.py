@@ -18,6 +18,9 @@ offset, until the last step is done; from then on it is exactly what is left. On
    the new end, the last one first, so that there is never a hole. The folder is synced: or a power cut could bring
    them back.
 6. The file of the last segment is cut, and synced.
+7. From here on the log's recovery point is the new end. One that is saved earlier is of before this truncation, so a
+   start sees by `truncated-to` that steps 5 and 6 may have been interrupted. What they have done may be in the page
+   cache only: the start syncs what it finds, or a power cut would bring back what it has not shown.
 
 Where the disk refuses 1 to 3, nothing has changed. Where it refuses 5 or 6, the log is readable, but takes no appends
 until `truncate` is called again and has done the rest. Where a sync fails, the log has failed, as always then.
@@ -316,10 +319,11 @@ def _prepare(log: Log, unsynced: list[Segment], files: dict[str, bytes | None], 
 
 async def _finish(log: Log, truncation: Truncation) -> None:
     """Steps 5 and 6, which may be repeated."""
-    if truncation.last is None:
+    last = truncation.last
+    if last is None:
         raise truncation.refusal
     try:
-        await log.world.offload(_remove, log, truncation.last, log.end_offset)
+        await log.world.offload(_remove, log, last, log.end_offset)
     except _SyncFailed as error:
         raise _failed(log, error) from error
     except OSError as error:
@@ -327,6 +331,7 @@ async def _finish(log: Log, truncation: Truncation) -> None:
             f"{log.folder}: its truncation is not finished: {error.strerror or error}; truncate it again"
         )
         raise truncation.refusal from error
+    log.recovery_point = RecoveryPoint(log.end_offset, last.base_offset, last.size, log.truncations)
     log.truncation = None
     log.derived.resume()
 
