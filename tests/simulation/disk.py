@@ -130,13 +130,15 @@ class SimDisk:
         self._faults.append(fault)
         return fault
 
-    def power_cut(self, rng: random.Random | None = None) -> SimDisk:
-        """The disk after a power cut and a reboot; this one is dead from now on."""
+    def power_cut(self, rng: random.Random | None = None, *, only_synced: bool = False) -> SimDisk:
+        """The disk after a power cut and a reboot; this one is dead from now on. `only_synced`: of what was not synced,
+        nothing survives, but for what the kernel has written back unasked."""
         rng = self._rng if rng is None else rng
         self._die()
-        self._journal.after_power_cut(rng)
+        if not only_synced:
+            self._journal.after_power_cut(rng)
         after = SimDisk(rng.getrandbits(64), capacity=self.capacity)
-        after._root = tree_after_power_cut(self._root, rng)
+        after._root = tree_after_power_cut(self._root, None if only_synced else rng)
         after._volume = self._volume
         after._used = sum(node.size for _, node in _walk(after._root, ""))
         return after

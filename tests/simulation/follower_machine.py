@@ -493,6 +493,38 @@ class FollowerMachine:
         if self.power_goes and self.rng.random() < share:
             self.disk.fail_at(self.disk.operations + 1 + self.rng.randrange(operations))
 
+    async def die_truncating(self) -> None:
+        """The power goes in one of the last steps of a truncation. When the log is cut in memory and nothing is removed
+        yet, a checkpoint may save the recovery points."""
+        log, copy = self.logs[STREAM], self.cluster.copies[STREAM]
+        while self.following[STREAM] != copy.leader.epoch:
+            await self.follow(STREAM)
+        for _ in range(self.rng.randint(1, 6)):
+            copy.leader.write(self.world.clock.now_ms())
+        self._append(log, copy, copy.leader.fetch(log.end_offset, 100))
+        if self.rng.random() < 0.7:
+            await self.commit.durable(log, log.end_offset)
+            copy.durable = log.end_offset
+            self._save_points(clean=False)
+        kind, more = self.rng.choice((("remove", 20), ("truncate", 2), ("truncate", 2)))  # removals come first
+        noted = self.rng.random() < 0.5
+
+        def step(now: str) -> int:
+            nonlocal noted
+            if log.truncation is None or log.truncation.last is None:
+                return 0
+            if not noted:
+                noted = True
+                self._save_points(clean=False)
+            if now == kind:
+                self.disk.on_operation = None
+                self.disk.fail_at(self.disk.operations + 1 + self.rng.randrange(more))
+            return 0
+
+        self.disk.on_operation = step
+        offset = self.rng.randint(max(copy.leader.committed, log.start_offset), log.end_offset - 1)
+        await self.truncate(STREAM, offset)
+
     async def _trim(self) -> None:
         """Never beyond what is committed: a leader would not tell its followers to."""
         log, copy = self.logs[STREAM], self.cluster.copies[STREAM]

@@ -85,13 +85,14 @@ class FileNode:
                 self.write_back(page)
         self.dirty.clear()
 
-    def after_power_cut(self, rng: random.Random) -> FileNode:
-        """The file as the next start finds it: synced bytes, and any torn part of what came after."""
+    def after_power_cut(self, rng: random.Random | None) -> FileNode:
+        """The file as the next start finds it: synced bytes, and any torn part of what came after; none of that without
+        `rng`."""
         content = bytearray(self.stable)
-        for start, end in self._surviving(rng):
-            _place(content, start, self.data[start:end].ljust(end - start, b"\0"))
         size = self.stable_size
-        if self.low != self.high:
+        for start, end in self._surviving(rng) if rng is not None else ():
+            _place(content, start, self.data[start:end].ljust(end - start, b"\0"))
+        if rng is not None and self.low != self.high:
             size = rng.choice((self.stable_size, self.size, rng.randint(self.low, self.high)))
         del content[size:]  # write-back leaves whole pages, past the size too: those bytes are not in the file
         return FileNode(content, size)
@@ -207,7 +208,7 @@ class Journal:
         self._pending = []
 
 
-def tree_after_power_cut(folder: FolderNode, rng: random.Random) -> FolderNode:
+def tree_after_power_cut(folder: FolderNode, rng: random.Random | None) -> FolderNode:
     """A copy of what the platter holds under `folder`, files torn as the power cut left them."""
     copy = FolderNode()
     for name in sorted(folder.stable):

@@ -2,26 +2,38 @@
 
 Each seed runs a few lives of a machine that follows leaders (see `follower_machine.py`). A life ends by a power cut at
 some disk operation, also in the middle of a truncation or of recovery, or by a killed process, or by a clean stop. To
-repeat a failure: `run_seed(SEED)`.
+repeat a failure: `run_seed(SEED)`. Each seed also has a kill in the last steps of a truncation, and a power cut right
+after the next start.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from tests.simulation import follower_machine
 from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.follower_machine import STREAM, Cluster, FollowerMachine
 from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import Simulation
+from waystation.config import TopicSettings
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log import truncation
 from waystation.log.aborted import AbortedTransactions
 from waystation.log.log import Appended, Log
+from waystation.log.points import TRUNCATED_FILE, trusted_point
 from waystation.log.producers import Producers
+from waystation.log.recovery import Trust, open_log
+from waystation.log.segment import Segment
+from waystation.log.sync import RecoveryPoint
+from waystation.world import World
 
 SEEDS = 40
 SOAK_SEEDS = 5_000
@@ -42,18 +54,49 @@ def run_seed(seed: int) -> Cluster:
             disk = disk.process_crash() if rng.random() < 0.5 else disk.power_cut(rng)
         except PowerCut:
             disk = disk.process_crash() if rng.random() < 0.3 else disk.power_cut(rng)
+    disk = two_accidents(seed, disk, time, cluster)
     run_life(seed, 98, disk, time, cluster)
     run_life(seed, 99, disk.process_crash(), time, cluster)
     return cluster
 
 
+def two_accidents(seed: int, disk: SimDisk, time: VirtualTime, cluster: Cluster) -> SimDisk:
+    """The process is killed while it truncates; the next one has just started and shown what there is, when the power
+    goes."""
+
+    async def truncate(machine: FollowerMachine) -> None:
+        await machine.start()
+        await machine.die_truncating()
+        raise PowerCut
+
+    async def start(machine: FollowerMachine) -> None:
+        await machine.start()
+        raise PowerCut
+
+    with suppress(PowerCut):
+        run_life(seed, 96, disk, time, cluster, story=truncate)
+    disk = disk.process_crash()
+    with suppress(PowerCut):
+        run_life(seed, 97, disk, time, cluster, story=start)
+    return disk.power_cut(cluster.rng, only_synced=cluster.rng.random() < 0.5)
+
+
 def run_life(
-    seed: int, life: int, disk: SimDisk, time: VirtualTime, cluster: Cluster, *, power_goes: bool = False
+    seed: int,
+    life: int,
+    disk: SimDisk,
+    time: VirtualTime,
+    cluster: Cluster,
+    *,
+    power_goes: bool = False,
+    story: Callable[[FollowerMachine], Awaitable[None]] | None = None,
 ) -> None:
     simulation = Simulation(seed * 100 + life, disk, time=time)
 
     async def main() -> None:
         machine = FollowerMachine(simulation.world, disk, cluster, power_goes=power_goes)
+        if story is not None:
+            await story(machine)
         await machine.start()
         await machine.work(cluster.rng.choice((0.05, 0.5)))
         await machine.stop()
@@ -130,6 +173,26 @@ def test_truncating_without_syncing_the_file_is_caught(monkeypatch: pytest.Monke
 
 def test_truncating_without_taking_back_the_recovery_point_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(truncation, "save_truncated", lambda disk, folder, point: None)
+    assert caught(60) > 1
+
+
+def test_a_start_that_takes_an_unfinished_truncation_for_finished_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(world: World, folder: str, settings: TopicSettings, trust: Trust, **options: Any) -> Log:
+        point, _ = trusted_point(world.disk, folder, trust.point, TRUNCATED_FILE in world.disk.list(folder))
+        return open_log(world, folder, settings, replace(trust, point=point), **options)
+
+    monkeypatch.setattr(follower_machine, "open_log", hasty)
+    assert caught(60) > 1
+
+
+def test_noting_the_new_end_before_the_truncation_is_finished_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Log.cut
+
+    def hasty(self: Log, segments: list[Segment], producers: Producers, point: RecoveryPoint) -> list[Segment]:
+        self.recovery_point = point
+        return cut(self, segments, producers, point)
+
+    monkeypatch.setattr(Log, "cut", hasty)
     assert caught(60) > 1
 
 

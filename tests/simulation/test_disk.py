@@ -343,6 +343,21 @@ def test_a_killed_process_loses_nothing_that_it_wrote_and_the_power_may_still_go
     assert found == {b"old", b"new"}
 
 
+def test_the_hardest_power_cut_leaves_what_was_synced_and_nothing_else() -> None:
+    disk = SimDisk()
+    disk.make_folder("/d")
+    disk.replace_file("/d/a", b"synced")
+    disk.replace_file("/d/b", b"synced, too")
+    file = disk.open("/d/a")
+    file.truncate(2)
+    file.close()
+    disk.remove("/d/b")
+    disk.open("/d/c", create=True).close()
+    assert disk.content() == {"/d/a": b"sy", "/d/c": b""}
+    after = disk.process_crash().power_cut(only_synced=True)
+    assert after.content() == {"/d/a": b"synced", "/d/b": b"synced, too"}
+
+
 def test_nothing_works_on_a_disk_without_power() -> None:
     disk = _disk_with("/d/f", b"data")
     file = disk.open("/d/f")
