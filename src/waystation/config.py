@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
@@ -34,8 +33,7 @@ MAX_VALUE_CHARACTERS = 65_536
 list of ten thousand replicas, and for nothing absurd."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(msgspec.Struct, frozen=True):
     """One row: what it is called, what it may be, and what it does."""
 
     name: str

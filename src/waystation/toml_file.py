@@ -14,8 +14,9 @@ import os
 import re
 import tomllib
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from waystation.errors import Invalid
 
@@ -34,8 +35,7 @@ _WHERE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 """How `tomllib` ends its sentences."""
 
 
-@dataclass(frozen=True, slots=True)
-class TomlPlace:
+class TomlPlace(msgspec.Struct, frozen=True):
     """Both counted from 1; the column in characters."""
 
     line: int

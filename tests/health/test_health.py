@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from tests.broker.queue_kit import Machine, on_a_machine
 from tests.simulation.faults import Fault

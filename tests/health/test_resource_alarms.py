@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.broker.queue_kit import Machine, on_a_machine
 from waystation.broker.broker import Broker

@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import force_setattr
 
 from tests.log.kit import Home, run
 from tests.log.test_compaction import compact, keyed, put, table
@@ -141,7 +142,7 @@ def test_segments_that_retention_took_meanwhile_are_not_brought_back() -> None:
             return done
         return await opened(work, *arguments)
 
-    object.__setattr__(home.world, "offload", offload)
+    force_setattr(home.world, "offload", offload)
     compact(home)
     assert min(record.offset for record in home.records()) >= 20
     assert not [name for name in home.names if name.endswith((".swap", ".cleaned"))]

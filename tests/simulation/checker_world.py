@@ -7,7 +7,8 @@ hold in every state. States are values: a step makes a new one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.simulation.checker_rules import (
     BEGUN,

@@ -17,7 +17,8 @@ import random
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tests.simulation.disk import SimDisk
 from tests.simulation.promises import Found, expect, insist

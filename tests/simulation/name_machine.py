@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from tests.simulation.disk import SimDisk
 from tests.simulation.promises import Promises, expect

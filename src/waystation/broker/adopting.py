@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice
+
+import msgspec
 
 from waystation.broker.open import locked_folder, open_broker
 from waystation.catalog import ABSENT, rows
@@ -35,8 +36,7 @@ KEEP_ALL = {"log.retention.ms": "-1", "log.retention.bytes": "-1"}
 """Of the broker that is started for a moment: its own configuration is not known here, and nothing may be deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
+class Adopted(msgspec.Struct, frozen=True):
     cluster_id: str
     topics: int
     partitions: int

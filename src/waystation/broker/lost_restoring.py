@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from waystation.broker.open import locked_folder
 from waystation.catalog import Catalog, TopicRow
@@ -28,8 +30,7 @@ KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 """Settings of a topic whose own are not known: the broker's defaults might delete what was just restored."""
 
 
-@dataclass(frozen=True, slots=True)
-class LostTopic:
+class LostTopic(msgspec.Struct, frozen=True):
     """A folder in `lost+found/`. `exact`: it has a `topic.json`, so the name is whole and the settings are known."""
 
     folder: str

@@ -6,9 +6,10 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from waystation.broker.broker import LOCK_FILE, Broker
 from waystation.catalog.memory import MemoryCatalog
@@ -58,8 +59,7 @@ async def open_broker(path: str, settings: BrokerSettings, world: World | None =
     return broker
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterPlan:
+class ClusterPlan(msgspec.Struct, frozen=True):
     """Which cluster a broker is a node of. Its id is the setting `node.id`."""
 
     address: EtcdAddress

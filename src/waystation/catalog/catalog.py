@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from waystation.catalog import rows
 from waystation.catalog.rows import BindingRow, DeletedTopic, ExchangeRow, TopicRow
@@ -43,16 +44,14 @@ class Change(NamedTuple):
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(msgspec.Struct, frozen=True):
     """One write, as it is told to those who watch."""
 
     revision: int
     changes: tuple[Change, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """Everything (under a prefix) as it is at a revision, in the order of the keys."""
 
     revision: int

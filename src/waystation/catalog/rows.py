@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -39,29 +38,26 @@ DEFINITIONS = "definitions/"
 NO_ARGUMENTS = b"\x80"
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRow:
+class TopicRow(msgspec.Struct, frozen=True):
     """A topic as it is remembered."""
 
     name: str
     id: UUID
     partitions: int
     internal: bool = False
-    overrides: dict[str, str] = field(default_factory=dict)
+    overrides: dict[str, str] = msgspec.field(default_factory=dict)
     created_ms: int = 0
     """0: not known, an earlier version made it."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedTopic:
+class DeletedTopic(msgspec.Struct, frozen=True):
     """A topic that was deleted and whose files may still be there."""
 
     name: str
     id: UUID
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeRow:
+class ExchangeRow(msgspec.Struct, frozen=True):
     """An exchange that survives a restart."""
 
     name: str
@@ -73,8 +69,7 @@ class ExchangeRow:
     """A msgpack map."""
 
 
-@dataclass(frozen=True, slots=True)
-class BindingRow:
+class BindingRow(msgspec.Struct, frozen=True):
     """A binding that survives a restart. All four fields together tell it from others."""
 
     exchange: str

@@ -19,9 +19,10 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
+
+import msgspec
 
 from waystation.catalog.catalog import (
     FORMAT_VERSION,
@@ -54,8 +55,7 @@ def new_cluster_id(random: Random) -> str:
     return base64.urlsafe_b64encode(random.token(16)).decode().rstrip("=")
 
 
-@dataclass(frozen=True, slots=True)
-class _Undo:
+class _Undo(msgspec.Struct, frozen=True):
     """What was there before a write that may have been made though it failed."""
 
     revision: int

@@ -16,8 +16,9 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from waystation.cli.arguments import DEFAULT_SERVER, add_settings
 from waystation.cli.configuration import CONFIG_VARIABLE, gather
@@ -76,8 +77,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What to start, checked."""
 
     data: str

@@ -6,8 +6,9 @@ store reads. What is shown of it, in logs and errors, has no password.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
 
 from waystation.cluster.state import Address
 from waystation.errors import Invalid, nearest_field
@@ -21,8 +22,7 @@ DEFAULT_TIMEOUT_S = 2.0
 _OPTIONS = ("ca", "cert", "key", "password-file", "timeout", "tls")
 
 
-@dataclass(frozen=True, slots=True)
-class EtcdAddress:
+class EtcdAddress(msgspec.Struct, frozen=True):
     endpoints: tuple[Address, ...]
     prefix: str = DEFAULT_PREFIX  # of all keys, without a slash at its end
     user: str = ""

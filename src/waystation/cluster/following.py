@@ -11,7 +11,7 @@ Called by replication, on the loop.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from waystation.cluster.elections import store_went_back
 from waystation.cluster.replica_fetch import FetchAnswer, History, ReplicaFetch
@@ -19,8 +19,7 @@ from waystation.cluster.state import NOBODY, PartitionState
 from waystation.cluster.writes import Identity
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """The answer's records, if there are any; they are durable before the next fetch. Then the log's start and the high
     watermark, neither above the log's end."""
 
@@ -28,8 +27,7 @@ class Append:
     high_watermark: int
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(msgspec.Struct, frozen=True):
     """To this offset or before it, durably, before the next fetch."""
 
     offset: int
@@ -38,16 +36,14 @@ class Truncate:
     the store has lost something: somebody should be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class BeginAgain:
+class BeginAgain(msgspec.Struct, frozen=True):
     """Nothing of the log is of use: all of it is removed, and it begins at this offset."""
 
     offset: int
     below_high_watermark: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True):
     """The answer belongs to another epoch, or to an earlier fetch: nothing is done with it."""
 
 

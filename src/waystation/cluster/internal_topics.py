@@ -8,7 +8,8 @@ written. Who comes second finds its name taken, and deletes what it wrote. Calle
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from waystation.catalog import ABSENT, TopicRow, rows
 from waystation.cluster.placement import Candidate, default_factor, first_state, place
@@ -18,8 +19,7 @@ from waystation.errors import RevisionConflict
 from waystation.world import World
 
 
-@dataclass(frozen=True, slots=True)
-class InternalTopic:
+class InternalTopic(msgspec.Struct, frozen=True):
     name: str
     partitions: int
     overrides: Mapping[str, str]

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeVar
+
+import msgspec
 
 from waystation.catalog.catalog import Entry, Snapshot, Update, Watch
 from waystation.catalog.memory import MemoryCatalog
@@ -26,11 +27,10 @@ from waystation.world.clock import Clock
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Lease:
+class _Lease(msgspec.Struct):
     ttl_s: float
     deadline_s: float
-    keys: set[str] = field(default_factory=set)
+    keys: set[str] = msgspec.field(default_factory=set)
 
 
 class MemoryStore(Store):

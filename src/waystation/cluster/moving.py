@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from waystation.cluster.placement import check_factor
 from waystation.errors import InvalidReplicaAssignment
@@ -18,8 +19,7 @@ from waystation.errors import InvalidReplicaAssignment
 PartitionId = tuple[UUID, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(msgspec.Struct, frozen=True):
     topic_id: UUID
     index: int
     replicas: tuple[int, ...]  # the preferred leader first

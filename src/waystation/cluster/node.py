@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from waystation.cluster.link import Links
 from waystation.cluster.membership import LEASE_S
@@ -11,8 +12,7 @@ from waystation.cluster.store import Store
 from waystation.cluster.store_view import StoreView
 
 
-@dataclass(frozen=True, slots=True)
-class NodeOptions:
+class NodeOptions(msgspec.Struct, frozen=True):
     """The store is the broker's catalog, too."""
 
     store: Store

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from waystation.cluster.state import PartitionState
 from waystation.errors import InvalidReplicaAssignment, InvalidReplicationFactor
@@ -21,8 +22,7 @@ from waystation.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 DEFAULT_FACTOR = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """A node that may get replicas: it lives, and is not drained."""
 
     node_id: int

@@ -17,7 +17,6 @@ A time is whatever the caller measures, in seconds, as long as it does not go ba
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
@@ -81,8 +80,7 @@ def floor(state: PartitionState, min_in_sync: int) -> int:
     return max(1, min(min_in_sync, len(state.replicas) - len(state.adding)))
 
 
-@dataclass(slots=True)
-class LeaderState:
+class LeaderState(msgspec.Struct):
     """Of one partition that this node leads, from when it learned of its epoch until it learns of another."""
 
     node_id: int
@@ -93,7 +91,7 @@ class LeaderState:
     since: float  # when the epoch began
     end: int  # the log's
     durable: int
-    followers: dict[int, Follower] = field(default_factory=dict)
+    followers: dict[int, Follower] = msgspec.field(default_factory=dict)
     pending: Pending | None = None
     broken: frozenset[int] = frozenset()
     """Members that fetched below what they had promised in this epoch: their disks have lost records. They are to be

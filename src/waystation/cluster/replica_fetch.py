@@ -9,7 +9,6 @@ ends in its own log; the follower truncates to there and asks again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -47,8 +46,7 @@ class FetchAnswer(msgspec.Struct, frozen=True):
     diverging: EpochEnd | None = None  # then there are no records
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(msgspec.Struct, frozen=True):
     """What a log has: its offsets, and from which offset on each leader epoch wrote (as `log.epochs.Epochs`)."""
 
     start: int

@@ -21,7 +21,8 @@ Called by membership, with what it has just read (a linearizable read, never a w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from waystation.catalog.catalog import ABSENT
 from waystation.cluster import elections, in_sync
@@ -31,8 +32,7 @@ from waystation.cluster.writes import Identity, Known, Write
 from waystation.errors import NodeIdTaken
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(msgspec.Struct, frozen=True):
     """What a data folder says of itself."""
 
     node_id: int
@@ -40,8 +40,7 @@ class Folder:
     incarnation: int = 0  # one more at each start of the node; 0: it has never been started
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
+class Beginning(msgspec.Struct, frozen=True):
     """First the folder is written and fsynced, then the store."""
 
     folder: Folder

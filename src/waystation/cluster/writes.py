@@ -12,8 +12,9 @@ that the former one decides is written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from waystation.cluster.state import DiskState, NodeState, PartitionState, disk_key, encode
 from waystation.cluster.store import MOST_CHANGES
@@ -22,8 +23,7 @@ State = NodeState | DiskState | PartitionState
 S_co = TypeVar("S_co", NodeState, DiskState, PartitionState, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Known(Generic[S_co]):
+class Known(msgspec.Struct, Generic[S_co], frozen=True):
     """An entry of the store, as of a revision."""
 
     key: str
@@ -31,8 +31,7 @@ class Known(Generic[S_co]):
     revision: int  # of the write that the entry comes from
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """Who decides: the node's id, and its disk entry as this process has written it."""
 
     node_id: int
@@ -47,8 +46,7 @@ class Identity:
         return {disk_key(self.node_id): self.disk.revision}
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """All of it or nothing. `expected` has the revision that each key must have, ABSENT where it must not be there."""
 
     changes: Mapping[str, State | None]

@@ -10,15 +10,15 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 CONSUMER = "consumer"
 """The protocol type of consumers (Kafka Connect and others bring their own)."""
 
 
-@dataclass(slots=True)
-class Member:
+class Member(msgspec.Struct):
     """Mutable; owned by its group alone."""
 
     member_id: str

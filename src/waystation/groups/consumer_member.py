@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import msgspec
+from msgspec.structs import replace
 
 from waystation.groups.calls import ConsumerBeat, ConsumerMemberView
 from waystation.groups.reconcile import JOIN_EPOCH, NONE, Holding, Partitions, Phase
@@ -14,16 +15,14 @@ AWAY_EPOCH = -2
 NOTHING = Holding(JOIN_EPOCH, Phase.STABLE, NONE)
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicSide:
+class ClassicSide(msgspec.Struct, frozen=True):
     """What a member that speaks the classic protocol has besides: it joins and syncs while its group changes over."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
 
 
-@dataclass(slots=True)
-class ConsumerMember:
+class ConsumerMember(msgspec.Struct):
     """Mutable; owned by its group alone. `holding` is immutable and replaced as a whole."""
 
     member_id: str

@@ -7,7 +7,9 @@ it is handed a new one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from waystation.config import BrokerSettings, Setting
 from waystation.errors import InvalidSetting, near_matches
@@ -41,8 +43,7 @@ CONSUMER_SETTINGS: dict[str, Setting] = {
 """What a KIP-848 group may have of its own, over the broker's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSettings:
+class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What may vary between installations. Kafka's name stands behind each field that has one."""
 
     initial_rebalance_delay_ms: int = 100

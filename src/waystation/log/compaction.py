@@ -12,8 +12,9 @@ Neighbouring small segments become one. How a new file takes the place of old on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+
+import msgspec
 
 from waystation.errors import CorruptBatch, InvalidRecord, TooLarge
 from waystation.log import batch as batches
@@ -28,8 +29,7 @@ MAX_KEYS = 2_000_000
 """Keys in the map of one pass, about 300 MB; what is behind them waits for the next pass."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """What one pass will do. Without segments: only end a swap that the disk interrupted."""
 
     segments: list[Segment]

@@ -10,7 +10,8 @@ saved in the order in which they were noted, one set at a time, on a thread; the
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+
+import msgspec
 
 from waystation.log.segment import file_name
 from waystation.world.disk import Disk
@@ -20,8 +21,7 @@ SNAPSHOTS = 2
 are kept as long as it is, for a truncation: what was removed before it, they alone remember."""
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
+class Files(msgspec.Struct, frozen=True):
     """A set to be saved."""
 
     disk: Disk

@@ -19,8 +19,9 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from waystation.config import TopicSettings
 from waystation.errors import FencedLeaderEpoch, InvalidRecord, StorageFailed, UnexpectedOffset, WaystationError
@@ -51,8 +52,7 @@ CHECKPOINT_BYTES = 16 * 1024 * 1024
 """After this much new data, indexes and producer state are written down, so that a crash costs little to recover."""
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True):
     """What an append gave."""
 
     base_offset: int

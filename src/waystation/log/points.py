@@ -13,10 +13,9 @@ is durable before the truncation removes anything.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from waystation.log.sync import RecoveryPoint
 from waystation.world.disk import Disk

@@ -28,8 +28,10 @@ import errno
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from itertools import pairwise
+
+import msgspec
+from msgspec.structs import replace
 
 from waystation.config import TopicSettings
 from waystation.errors import CorruptBatch, StorageFailed
@@ -55,8 +57,7 @@ Checked = list[tuple[Segment, int]]
 """Segments that were read, each with the position from which on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(msgspec.Struct, frozen=True):
     """What the last run left behind."""
 
     point: RecoveryPoint | None

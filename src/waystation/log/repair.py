@@ -7,7 +7,7 @@ not change: where records are gone there is a gap, which every consumer understa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from waystation.config import TopicSettings
 from waystation.log import batch as batches
@@ -20,8 +20,7 @@ from waystation.log.swap import CLEANED
 from waystation.world import World
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
+class Damage(msgspec.Struct, frozen=True):
     """A range of bytes that readers cannot pass."""
 
     segment: int  # base offset, which names the file

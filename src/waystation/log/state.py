@@ -7,12 +7,12 @@ answers its client after `committed()`. At start it is handed every batch again,
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class StateBatch:
+
+class StateBatch(msgspec.Struct, frozen=True):
     """One batch of a coordinator's log. A marker batch has `control` set and no records."""
 
     base_offset: int

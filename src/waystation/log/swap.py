@@ -17,8 +17,9 @@ Whoever calls `swap_in` or `settle` holds the log's `moving_start`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from waystation.log.segment import Segment, file_name
 from waystation.observe.events import event_logger
@@ -35,8 +36,7 @@ CLEANED = ".cleaned"
 REFUSED = ".refused"
 
 
-@dataclass(frozen=True, slots=True)
-class SwapFile:
+class SwapFile(msgspec.Struct, frozen=True):
     """A file that stands for the segments with bases from `base` to `end`."""
 
     disk: Disk
@@ -85,8 +85,7 @@ class SwapFile:
         self.disk.rename(self.path, f"{self.folder}/{file_name(self.base, 'log')}")
 
 
-@dataclass(slots=True)
-class Swap:
+class Swap(msgspec.Struct):
     """A swap under way. Once it has `begun`, readers use the new file and there is only the way forward."""
 
     file: SwapFile

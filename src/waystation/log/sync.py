@@ -9,8 +9,9 @@ itself says that the page cache is not to be trusted any more.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from waystation.log.derived import Files
 from waystation.log.segment import Segment
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from waystation.log.log import Log
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryPoint:
+class RecoveryPoint(msgspec.Struct, frozen=True):
     """Everything before `offset` is known to be on the disk, intact; it ends at `position` of segment `segment`.
 
     `truncations`: how often the log had been truncated when this was true. See `points.py`.
@@ -32,8 +32,7 @@ class RecoveryPoint:
     truncations: int = 0
 
 
-@dataclass(slots=True)
-class SyncJob:
+class SyncJob(msgspec.Struct):
     """One log's share of a round; `run` blocks."""
 
     log: Log
@@ -42,9 +41,9 @@ class SyncJob:
     point: RecoveryPoint
     files: Files | None
     size: int  # bytes that were appended since the job before
-    error: OSError | None = field(default=None)
-    unopened: OSError | None = field(default=None)  # nothing was synced, and nothing is lost: it is to be done again
-    unsaved: OSError | None = field(default=None)  # the data is durable, what helps recovery is not (a full disk)
+    error: OSError | None = None
+    unopened: OSError | None = None  # nothing was synced, and nothing is lost: it is to be done again
+    unsaved: OSError | None = None  # the data is durable, what helps recovery is not (a full disk)
     of_round: bool = True  # False: beside a round, for the sake of a snapshot; the epochs are the round's
 
     def run(self) -> None:

@@ -40,7 +40,9 @@ records: where to truncate is not decided here.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from waystation.errors import CorruptBatch, OffsetOutOfRange, StorageFailed, Unavailable, WaystationError
 from waystation.log import batch as batches
@@ -65,8 +67,7 @@ class _SyncFailed(Exception):
     """What fsync said: the page cache is not to be trusted any more."""
 
 
-@dataclass(slots=True)
-class Truncation:
+class Truncation(msgspec.Struct):
     """One that is under way. Once the log is cut in memory (and ends with `last`) there is only the way forward."""
 
     refusal: WaystationError  # what appends are answered
@@ -78,8 +79,7 @@ class Truncation:
         return isinstance(self.refusal, StorageFailed)
 
 
-@dataclass(slots=True)
-class _Search:
+class _Search(msgspec.Struct):
     """What is to be read before anything is changed. Made on the loop; `run` is for a thread."""
 
     log: Log
@@ -91,7 +91,7 @@ class _Search:
     touched: set[int]  # producers that have written what is removed
     all_touched: bool = False  # for all we know: something of it cannot be read
     end_offset: int = 0
-    states: dict[int, ProducerState] = field(default_factory=dict)  # of the producers touched, without what is removed
+    states: dict[int, ProducerState] = {}  # of the producers touched, without what is removed
 
     def run(self) -> None:
         """CorruptBatch: damage hides where to cut. The file of `last` stays open: it is to be used on both sides."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from waystation.message import Run
 from waystation.queues.ledger.ledger import Ledger
@@ -13,8 +14,7 @@ from waystation.queues.settings import QueueSettings
 from waystation.world.random import Random
 
 
-@dataclass(frozen=True, slots=True)
-class RetryRule:
+class RetryRule(msgspec.Struct, frozen=True):
     """base * factor ** (failures - 1), at most the longest, more or less by the jitter (0.2: by a fifth)."""
 
     base_ms: int = 1_000

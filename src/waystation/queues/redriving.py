@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -109,8 +108,7 @@ Progress = Callable[[RedriveAnswer], None]
 Pause = Callable[[float], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """A redrive that makes sense, not begun yet."""
 
     chooser: Chooser

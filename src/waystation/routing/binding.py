@@ -6,10 +6,10 @@ Two bindings are the same if exchange, target, key and arguments are; arguments 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from waystation.errors import Invalid
 
@@ -33,24 +33,23 @@ Identity = tuple[str, str, bytes]
 """Of a binding within its exchange: target, key, arguments."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Binding:
+class Binding(msgspec.Struct, frozen=True, eq=False):
     """Compared and hashed as the object that it is: the table has one of each `identity`."""
 
     exchange: str
     target: str
     key: str = ""
-    arguments: dict[str, Any] = field(default_factory=dict)
+    arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     canonical: bytes = b"\x80"
     durable: bool = True
-    kind: str = field(init=False)
-    name: str = field(init=False)
-    """Of the target: told apart here once, not for every message."""
+    kind: str = ""
+    name: str = ""
+    """Of the target: told apart here once, not for every message. Not for the caller to say."""
 
     def __post_init__(self) -> None:
         kind, name = split_target(self.target)
-        object.__setattr__(self, "kind", kind)
-        object.__setattr__(self, "name", name)
+        force_setattr(self, "kind", kind)
+        force_setattr(self, "name", name)
 
     @property
     def identity(self) -> Identity:

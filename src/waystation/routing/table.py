@@ -8,8 +8,9 @@ also remembers the changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from waystation.errors import Invalid, NotFound, near_matches
 from waystation.routing.binding import EXCHANGE, QUEUE, TOPIC, Binding
@@ -66,8 +67,7 @@ class Walk(NamedTuple):
         return [*(f"{QUEUE}:{name}" for name in self.queues), *(f"{TOPIC}:{name}" for name in self.topics)]
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
+class Removal(msgspec.Struct, frozen=True):
     """What goes, and what has to go with it."""
 
     exchanges: list[Exchange]

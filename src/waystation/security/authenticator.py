@@ -15,8 +15,10 @@ import asyncio
 import hmac
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec.structs import replace
 
 from waystation.observe.events import event_logger
 from waystation.security import credentials
@@ -43,8 +45,7 @@ REMEMBERED_PASSWORDS = 1_000
 """Of HTTP's basic authentication, which sends the password with every request."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoginPeer:
+class LoginPeer(msgspec.Struct, frozen=True):
     """Where a login comes from. `certificate`: the principal that a client certificate has shown."""
 
     protocol: str

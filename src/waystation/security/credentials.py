@@ -15,7 +15,8 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from waystation.errors import Invalid
 from waystation.wire.scram import (
@@ -34,8 +35,7 @@ RABBIT_SALT_BYTES = 4
 MAX_PASSWORD_BYTES = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class RabbitHash:
+class RabbitHash(msgspec.Struct, frozen=True):
     """A salted hash as RabbitMQ stores it: it can check a password, and nothing else."""
 
     algorithm: str

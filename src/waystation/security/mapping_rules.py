@@ -10,8 +10,9 @@ Pure.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from waystation.errors import InvalidSetting
 
@@ -32,8 +33,7 @@ _SHORT = {
 _ESCAPED = re.compile(r'([,+"\\<>;])')
 
 
-@dataclass(frozen=True, slots=True)
-class MappingRule:
+class MappingRule(msgspec.Struct, frozen=True):
     pattern: re.Pattern[str] | None  # None: DEFAULT
     replacement: str = ""
     case: Literal["", "L", "U"] = ""

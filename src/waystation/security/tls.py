@@ -14,9 +14,10 @@ import base64
 import os
 import re
 import ssl
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from waystation.errors import Invalid, InvalidSetting
 from waystation.observe.events import event_logger
@@ -30,8 +31,7 @@ ClientCertificates = Literal["off", "optional", "required"]
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
+class TlsFiles(msgspec.Struct, frozen=True):
     """Where the certificates are, and what is asked of clients."""
 
     certificate: str

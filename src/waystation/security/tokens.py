@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from waystation.errors import Invalid, InvalidSetting
 from waystation.observe.events import event_logger
@@ -31,8 +32,7 @@ MAX_TOKEN_CHARACTERS = 64 * 1024
 MAX_GROUPS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class TokenTerms:
+class TokenTerms(msgspec.Struct, frozen=True):
     """What a token has to say to be taken, and where it says who its bearer is."""
 
     jwks: str  # a path or a URL
@@ -43,8 +43,7 @@ class TokenTerms:
     skew_s: int = 30
 
 
-@dataclass(frozen=True, slots=True)
-class TokenOwner:
+class TokenOwner(msgspec.Struct, frozen=True):
     """Whom a token names."""
 
     name: str
@@ -52,11 +51,10 @@ class TokenOwner:
     expires_ms: int
 
 
-@dataclass(slots=True)
-class Keys:
+class Keys(msgspec.Struct):
     """A JWKS as it was fetched."""
 
-    by_id: dict[str, Any] = field(default_factory=dict)
+    by_id: dict[str, Any] = msgspec.field(default_factory=dict)
     fetched_s: float = float("-inf")
     tried_s: float = float("-inf")
 

@@ -19,7 +19,6 @@ that it changed something.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import msgspec
@@ -52,15 +51,14 @@ class Death(msgspec.Struct, frozen=True):
     reason: str
 
 
-@dataclass(slots=True)
-class Settled:
+class Settled(msgspec.Struct):
     """What a verdict, or time, did."""
 
     changed: bool = False
     """There is something to write."""
-    unknown: list[Run] = field(default_factory=list)
-    deaths: list[Death] = field(default_factory=list)
-    returned: list[Run] = field(default_factory=list)
+    unknown: list[Run] = msgspec.field(default_factory=list)
+    deaths: list[Death] = msgspec.field(default_factory=list)
+    returned: list[Run] = msgspec.field(default_factory=list)
     """Time only: what nobody holds any longer, dead or not."""
 
 

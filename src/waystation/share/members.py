@@ -16,7 +16,8 @@ No I/O, no clock: calls are told the (monotonic) time, `next_deadline_ms` says w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from waystation.groups.calls import TopicPartition, TopicView
 from waystation.groups.errors import FencedMemberEpoch, GroupFull, InvalidGroupRequest, UnknownMember
@@ -36,8 +37,7 @@ _QUIET_SHARE = 4
 NOTHING: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(msgspec.Struct, frozen=True):
     """Topics by name and by pattern. `besides`: topics of the broker's own that it means too, and does not show."""
 
     names: frozenset[str] = NOTHING
@@ -65,12 +65,11 @@ class Subscription:
         return (*sorted(self.names), *(pattern.text for pattern in self.patterns))
 
 
-@dataclass(slots=True)
-class ShareMember:
+class ShareMember(msgspec.Struct):
     """Mutable; owned by its group alone."""
 
     member_id: str
-    subscription: Subscription = field(default_factory=Subscription)
+    subscription: Subscription = msgspec.field(default_factory=Subscription)
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""

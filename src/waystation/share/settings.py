@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from waystation.config import BrokerSettings, Setting, Value
 from waystation.errors import InvalidSetting, near_matches
@@ -153,8 +154,7 @@ def reset_of(text: str) -> tuple[Literal["earliest", "latest", "ago"], int]:
     return "ago", whole * 1000 + int((fraction + "00")[:3])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareSettings:
+class ShareSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A group's settings, resolved: a snapshot, made anew when the group's or the broker's change."""
 
     reset: str = "latest"

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 from waystation.errors import Invalid, NotAllowed, UnknownTopic, WaystationError, near_matches
 from waystation.log import batch as batches
@@ -35,8 +36,7 @@ logger = event_logger("waystation.tailing")
 OnEnd = Callable[[WaystationError], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """Where to begin in every partition. `value`: the offset, or the time in milliseconds since 1970."""
 
     kind: Literal["first", "last", "next", "offset", "time"]

@@ -15,8 +15,9 @@ All of it blocks: before the listeners open, or on a thread.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from waystation.catalog import Catalog, DeletedTopic, TopicRow
 from waystation.errors import Corrupt, StorageFailed

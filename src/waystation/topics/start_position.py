@@ -7,9 +7,10 @@ after its last means its end. Used by the command line through the client, and b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from waystation.durations import parse_ms
 from waystation.errors import Invalid
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 LONGEST = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(msgspec.Struct, frozen=True):
     """A place to begin. `value` is the offset, the count or the epoch milliseconds."""
 
     kind: Literal["earliest", "latest", "offset", "last", "time"]

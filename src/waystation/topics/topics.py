@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from waystation.catalog import ABSENT, Catalog, TopicRow, Update, rows
 from waystation.catalog.follower import Follower

@@ -14,8 +14,9 @@ Called by the coordinator's table and by `decisions.py`. Bytes that do not decod
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from waystation.errors import Corrupt, NewerFormat
 from waystation.transactions.machine import Producer
@@ -40,8 +41,7 @@ class Staged(NamedTuple):
         return Producer(self.producer_id, self.epoch)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """All of these commit. `sequence` only grows under one name."""
 
     name: str

@@ -27,7 +27,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from waystation.errors import Conflict, Full, StorageFailed
 from waystation.groups.errors import NotCoordinator
@@ -45,13 +46,12 @@ from waystation.world.clock import Clock
 _log = event_logger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class Made:
+class Made(msgspec.Struct, eq=False):
     """The last decision of a name, and how far it has come."""
 
     decision: Decision
     log: StateLog
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Entry] = msgspec.field(default_factory=list)
     """Prepared in memory by this decision alone: carried out as soon as it is durable."""
     settled: bool = False
     """All of its transactions are durably complete: the next decision may replace it."""

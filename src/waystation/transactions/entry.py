@@ -8,7 +8,8 @@ transaction. Otherwise a crash could leave data of a transaction that nobody rem
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+
+import msgspec
 
 from waystation.groups.errors import NotCoordinator
 from waystation.log.state import StateLog
@@ -16,13 +17,12 @@ from waystation.transactions.machine import Producer, State, TopicPartition, Tra
 from waystation.transactions.records import encode_key, encode_value
 
 
-@dataclass(slots=True, eq=False)
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """Owned by the coordinator; the state log is that of the id's partition."""
 
     txn: Transaction
     log: StateLog
-    ready: set[TopicPartition] = field(default_factory=set)
+    ready: set[TopicPartition] = msgspec.field(default_factory=set)
     """Partitions that are durably part of the present transaction."""
     serial: int = 0
     """Counts transactions, so that who waited for the disk knows whether the transaction is still the same."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from waystation.routing.regex import Regex
 from waystation.transactions.machine import PREPARED, State, Transaction
@@ -11,8 +12,7 @@ from waystation.transactions.machine import PREPARED, State, Transaction
 _BY_LABEL = {state.label: state for state in State}
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionFilter:
+class TransactionFilter(msgspec.Struct, frozen=True):
     """Empty means: all."""
 
     states: frozenset[str] = frozenset()
@@ -24,8 +24,7 @@ class TransactionFilter:
     """A regular expression, as for subscriptions, that the whole transactional id has to match."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     transactions: tuple[Transaction, ...]
     unknown_states: tuple[str, ...]
     """States in the filter that do not exist."""

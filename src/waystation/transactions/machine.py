@@ -23,9 +23,11 @@ end a transaction. Nothing here does I/O: the coordinator persists each value an
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 from typing import Literal, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from waystation.transactions.errors import (
     ConcurrentTransactions,
@@ -125,8 +127,7 @@ class Next(Enum):
     DONE = "nothing to do: this end has been carried out before"
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(msgspec.Struct, frozen=True):
     """All there is to know of one transactional id. Every move returns a new value; errors leave no trace."""
 
     transactional_id: str
@@ -331,7 +332,7 @@ class Transaction:
         target = MOVES.get((self.state, event))
         if target is None:
             raise InvalidTransactionState(f"{self._name()} is in state {self.state.label}: no move for {event.name}")
-        return replace(self, state=target, updated_ms=max(now_ms, self.updated_ms), **changes)  # type: ignore[arg-type]
+        return replace(self, state=target, updated_ms=max(now_ms, self.updated_ms), **changes)
 
     # -- errors ---------------------------------------------------------------------------------------------------
 

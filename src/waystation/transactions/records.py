@@ -13,7 +13,8 @@ Called by the coordinator alone. Bytes that do not decode raise Corrupt: this lo
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+
+import msgspec
 
 from waystation.errors import Corrupt, NewerFormat
 from waystation.transactions.machine import NO_EPOCH, NO_PRODUCER_ID, Producer, State, Transaction
@@ -36,13 +37,11 @@ _LONG = struct.Struct(">q")
 _SHORT = struct.Struct(">h")
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionKey:
+class TransactionKey(msgspec.Struct, frozen=True):
     transactional_id: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReservationKey:
+class ReservationKey(msgspec.Struct, frozen=True):
     """The one record that says which producer ids were given away in blocks."""
 
 

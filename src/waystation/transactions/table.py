@@ -7,7 +7,8 @@ only a producer id; `writer` finds the transaction they claim to belong to. Used
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from waystation.errors import Corrupt
 from waystation.log.state import StateLog
@@ -25,15 +26,14 @@ from waystation.transactions.records import (
 )
 
 
-@dataclass(slots=True)
-class Replayed:
+class Replayed(msgspec.Struct):
     """What a state log says besides transactions."""
 
     ids_end: int = 0
     """Producer ids below this may have been handed out."""
-    decisions: dict[str, Decision] = field(default_factory=dict)
+    decisions: dict[str, Decision] = msgspec.field(default_factory=dict)
     """The last one of every name."""
-    fences: dict[str, int] = field(default_factory=dict)
+    fences: dict[str, int] = msgspec.field(default_factory=dict)
     """When a run was fenced, by the prefix of its transactional ids."""
 
 

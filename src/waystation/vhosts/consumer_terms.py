@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from waystation.broker.access.types import Deliver, OnEnd
 from waystation.message import MAX_HORIZON_MS
@@ -14,8 +15,7 @@ TIMEOUT = "x-consumer-timeout"
 PRIORITY = "x-priority"
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerTerms:
+class ConsumerTerms(msgspec.Struct, frozen=True):
     """Made by the protocol; handed to what is consumed as it is."""
 
     consumer: str

@@ -10,7 +10,8 @@ import base64
 import binascii
 import hashlib
 import hmac
-from dataclasses import dataclass
+
+import msgspec
 
 DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """Mechanisms, and their hash functions."""
@@ -22,8 +23,7 @@ class ScramMalformed(ValueError):
     """The other side's message is none of SCRAM's."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScramKeys:
+class ScramKeys(msgspec.Struct, frozen=True):
     """What is stored of a password: enough to check a proof of it, not enough to make one."""
 
     mechanism: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import msgspec
 
 from waystation.world.clock import Clock, SystemClock
 from waystation.world.disk import Disk, OsDisk
@@ -12,16 +12,15 @@ from waystation.world.offload import Offload, ThreadOffload
 from waystation.world.random import Random, SystemRandom
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(msgspec.Struct, frozen=True):
     """Constructed once per broker, at the composition root."""
 
     clock: Clock
     random: Random
     disk: Disk
     offload: Offload
-    memory: Memory = field(default_factory=UnknownMemory)
-    handles: Handles = field(default_factory=UnlimitedHandles)
+    memory: Memory = msgspec.field(default_factory=UnknownMemory)
+    handles: Handles = msgspec.field(default_factory=UnlimitedHandles)
 
 
 def real_world(disk: Disk | None = None) -> World:

@@ -7,7 +7,8 @@ none of this.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from waystation.broker.access.family import Family, in_order
 from waystation.errors import NotAllowed

@@ -7,7 +7,6 @@ for it. Protocols only hand them on: the native protocol by name (`view` and `ac
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -117,8 +116,7 @@ LOOK = Asks("describe", "cluster")
 OPERATE = Asks("alter", "cluster")
 
 
-@dataclass(frozen=True, slots=True)
-class Row(Generic[Q]):
+class Row(msgspec.Struct, Generic[Q], frozen=True):
     """One view or action."""
 
     query: type[Q]

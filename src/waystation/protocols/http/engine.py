@@ -9,9 +9,8 @@ llhttp (through httptools) does the parsing. The connection calls this; nobody e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import httptools
+import msgspec
 
 MAX_TARGET_BYTES = 16 * 1024
 """A percent-encoded queue name of 255 bytes takes 765; a filter expression in a query takes some kilobytes."""
@@ -20,8 +19,7 @@ MAX_BODY_BYTES = 16 * 1024 * 1024
 """A body is in memory as a whole before it is looked at, for every connection at once."""
 
 
-@dataclass(slots=True)
-class Request:
+class Request(msgspec.Struct):
     """A whole request. Header names are in lower case; of a repeated header the values are joined by a comma."""
 
     method: str
@@ -33,13 +31,11 @@ class Request:
     rest: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Expects:
+class Expects(msgspec.Struct, frozen=True):
     """The client waits for a word before it sends the body (`Expect: 100-continue`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(msgspec.Struct, frozen=True):
     """The client cannot be understood: answer with this status, then close."""
 
     status: int
@@ -57,10 +53,9 @@ class _Refused(Exception):
         self.broken = Broken(status, detail)
 
 
-@dataclass(slots=True)
-class _Head:
+class _Head(msgspec.Struct):
     target: bytes = b""
-    headers: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
     size: int = 0
 
 

@@ -15,8 +15,9 @@ import binascii
 import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from waystation.broker.access.types import ANONYMOUS, HTTP_TOKEN, Done, LoginPeer, Principal
 from waystation.protocols.http.guard import Guard
@@ -34,8 +35,7 @@ LOG_IN = "log in: send `Authorization: Basic` with a name and a password, or `Au
 REFUSED = "the login was refused; the broker's log says why"
 
 
-@dataclass(slots=True)
-class Session:
+class Session(msgspec.Struct):
     """A browser that has logged in."""
 
     user: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import msgspec
@@ -24,14 +23,13 @@ END = b"\n"
 _LINES = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n" for status in HTTPStatus}
 
 
-@dataclass(slots=True)
-class Reply:
+class Reply(msgspec.Struct):
     """A whole answer."""
 
     status: int = 200
     body: bytes = b""
     content_type: str = JSON_TYPE
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     pieces: Sequence[bytes] = ()  # a long body, instead of `body`
 
 

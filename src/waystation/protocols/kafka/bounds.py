@@ -13,6 +13,8 @@ import typing
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+
 from waystation.wire.kafka_types import Malformed, Reader
 
 MAX_ELEMENTS = 200_000
@@ -27,8 +29,7 @@ _FIXED = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """How to step over one field: `size` bytes, or a counted thing, or a structure."""
 
     size: int = 0  # fixed size in bytes; 0: see below
@@ -38,8 +39,7 @@ class Field:
     nullable: bool = False  # a structure that may be absent
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """A structure: its fields in order, and those that come as tagged fields."""
 
     fields: tuple[Field, ...]
@@ -68,7 +68,7 @@ def _field(kind: Any, kafka_type: str | None) -> Field:
         kind = next(arg for arg in typing.get_args(kind) if arg is not type(None))
     if typing.get_origin(kind) is tuple:
         element = _field(typing.get_args(kind)[0], kafka_type)
-        return dataclasses.replace(element, array=True, nullable=False)
+        return msgspec.structs.replace(element, array=True, nullable=False)
     if dataclasses.is_dataclass(kind):
         return Field(nested=kind, nullable=nullable)
     return Field(size=_FIXED.get(kafka_type or "", 0), short=kafka_type == "string")

@@ -7,7 +7,8 @@ Used by `configs.py` and by CreateTopics, which tells a new topic's settings.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from waystation.broker.access.types import CONSUMER_SETTINGS, SHARE_SETTINGS
 from waystation.config import (
@@ -35,8 +36,7 @@ GROUP_SETTINGS = CONSUMER_SETTINGS | SHARE_SETTINGS
 """What a group of any kind may have of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
+class Synonym(msgspec.Struct, frozen=True):
     """A value that applies, or would apply if those before it were taken away."""
 
     name: str
@@ -44,8 +44,7 @@ class Synonym:
     source: int
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One setting of one resource. The first synonym is the value that holds."""
 
     name: str

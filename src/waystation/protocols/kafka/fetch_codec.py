@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from uuid import UUID
+
+import msgspec
 
 from waystation.protocols.kafka.leader_codec import leader_field, write_endpoints, write_tagged
 from waystation.protocols.kafka.nodes import NO_NODE, Leader
@@ -26,8 +27,7 @@ _ABORTED = struct.Struct(">qq")
 _DIVERGING = struct.Struct(">iqb")  # epoch, offset, no tagged fields
 
 
-@dataclass(slots=True)
-class FetchPartition:
+class FetchPartition(msgspec.Struct):
     """What a consumer wants of one partition."""
 
     topic: str | UUID
@@ -38,8 +38,7 @@ class FetchPartition:
     last_fetched_epoch: int = -1
 
 
-@dataclass(slots=True)
-class FetchRequest:
+class FetchRequest(msgspec.Struct):
     version: int
     max_wait_ms: int
     min_bytes: int
@@ -48,12 +47,11 @@ class FetchRequest:
     session_id: int
     session_epoch: int
     partitions: list[FetchPartition]
-    forgotten: list[tuple[str | UUID, int]] = field(default_factory=list)
+    forgotten: list[tuple[str | UUID, int]] = msgspec.field(default_factory=list)
     rack: str = ""
 
 
-@dataclass(slots=True)
-class PartitionAnswer:
+class PartitionAnswer(msgspec.Struct):
     topic: str | UUID
     index: int
     error: int = 0
@@ -61,7 +59,7 @@ class PartitionAnswer:
     stable_offset: int = -1
     start_offset: int = -1
     aborted: list[tuple[int, int]] | None = None
-    records: list[bytes | memoryview] = field(default_factory=list)  # in pieces, one behind the other
+    records: list[bytes | memoryview] = msgspec.field(default_factory=list)  # in pieces, one behind the other
     size: int = 0  # of the records
     diverging: tuple[int, int] | None = None  # (epoch, where it ended)
     leader: Leader | None = None  # where this broker does not lead

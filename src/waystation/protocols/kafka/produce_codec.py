@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from waystation.broker.access.types import CheckProduce, Header
 from waystation.errors import WaystationError
@@ -30,8 +31,7 @@ _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
 
 
-@dataclass(slots=True)
-class PartitionData:
+class PartitionData(msgspec.Struct):
     """One partition's records; `records` is a view into the connection's buffer, and begins at `place` of that.
 
     `header`, `refusal`: what the check of the records has found, if they were checked ahead.
@@ -45,8 +45,7 @@ class PartitionData:
     refusal: WaystationError | None = None
 
 
-@dataclass(slots=True)
-class ProduceRequest:
+class ProduceRequest(msgspec.Struct):
     version: int
     transactional_id: str | None
     acks: int
@@ -58,8 +57,7 @@ class ProduceRequest:
     """Set when the producer was asked about: once for all transactional batches of the request."""
 
 
-@dataclass(slots=True)
-class PartitionResult:
+class PartitionResult(msgspec.Struct):
     topic: str | UUID
     index: int
     error: int = 0

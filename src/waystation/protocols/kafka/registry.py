@@ -7,9 +7,9 @@ and later answers on the connection wait for it, in order.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from waystation.protocols.kafka.codec import ResponseMaker, response_maker
@@ -24,16 +24,14 @@ if TYPE_CHECKING:
 Handler = Callable[["Call"], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(msgspec.Struct, frozen=True):
     """The address that clients are told to use."""
 
     host: str
     port: int
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """One request as a handler sees it."""
 
     name: str
@@ -44,11 +42,11 @@ class Call:
     client_id: str | None
     client_host: str
     listener: Listener
-    at_close: dict[object, Callable[[], None]] = field(default_factory=dict)
+    at_close: dict[object, Callable[[], None]] = msgspec.field(default_factory=dict)
     """By name: what has to be done when the connection goes away."""
     unsent: Share | None = None
     """What the answer takes of the memory for unread answers; None: nobody counts."""
-    apis: Mapping[int, Api] = field(default_factory=dict)
+    apis: Mapping[int, Api] = msgspec.field(default_factory=dict)
     """What the broker answers, by number: for ApiVersions."""
     login: Callable[[], KafkaLogin] | None = None
     """The connection's, which is made when somebody asks for it."""
@@ -63,8 +61,7 @@ class Call:
         return ErrorCode.none if error is None else refused(self.access.meter, error)
 
 
-@dataclass(frozen=True, slots=True)
-class Api:
+class Api(msgspec.Struct, frozen=True):
     """An API that the broker answers."""
 
     key: int

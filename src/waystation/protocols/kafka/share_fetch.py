@@ -8,9 +8,9 @@ waits until they are durable.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from uuid import UUID
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from waystation.broker.access.types import (
@@ -39,13 +39,12 @@ RECORD_LIMIT = 1
 """Acquire mode: no more than `max_records`. The other one, 0, takes batches that are begun to their end."""
 
 
-@dataclass(slots=True)
-class Answer:
+class Answer(msgspec.Struct):
     """What is told of one partition."""
 
     error: WaystationError | None = None
     ack_error: WaystationError | None = None
-    grants: list[Grant] = field(default_factory=list)
+    grants: list[Grant] = msgspec.field(default_factory=list)
     records: bytes = b""
 
 

@@ -9,8 +9,9 @@ learn which users exist. `Authenticator` makes exchanges and calls them; `blocki
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from waystation.security.principals import Principal
 
@@ -18,15 +19,13 @@ MAX_MESSAGE_BYTES = 512 * 1024
 """Of one message of a client; Kafka's default for `sasl.server.max.receive.size`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
+class Challenge(msgspec.Struct, frozen=True):
     """The client has to answer this."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """The client is this principal."""
 
     principal: Principal
@@ -34,8 +33,7 @@ class Done:
     expires_ms: int | None = None  # when what it has shown is no longer valid, as time of the clock
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """It is not. `user`: whom it claimed to be, as far as that was said."""
 
     reason: str
