@@ -25,6 +25,7 @@ import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable
+from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -52,27 +53,35 @@ _MOST_FIXED = 64
 _SANE_TIME = 2**62
 """Times below this have room for any difference of five bytes: no need to add them up."""
 
-# The bytes of the offsets 0, 1, 2, … as zigzag varints, by column. One byte up to 63, two up to 8,191, then three.
 _TWO, _THREE = 64, 8192
-_LOW = bytes(2 * i for i in range(64)) * (MAX_BATCH_RECORDS // 64)
-_LOW_GOES_ON = bytes(2 * i | 0x80 for i in range(64)) * (MAX_BATCH_RECORDS // 64)
-_MIDDLE = b"".join(bytes((i,)) * 64 for i in range(128)) * (MAX_BATCH_RECORDS // 8192)
-_MIDDLE_GOES_ON = b"".join(bytes((i | 0x80,)) * 64 for i in range(128)) * (MAX_BATCH_RECORDS // 8192)
-_HIGH = b"".join(bytes((i,)) * 8192 for i in range(MAX_BATCH_RECORDS // 8192))
-_OFFSETS = ((), (_LOW,), (_LOW_GOES_ON, _MIDDLE), (_LOW_GOES_ON, _MIDDLE_GOES_ON, _HIGH))
-
-# The first two bytes of them (the only one up to 63) as numbers, for any 8,192 in a row that begin at a multiple of it.
-_NUMBERS = (
-    array("H"),
-    array("H", list(_LOW[:_TWO])),
-    array("H", (low | middle << 8 for low, middle in zip(_LOW_GOES_ON[:_THREE], _MIDDLE[:_THREE], strict=True))),
-    array(
-        "H", (low | middle << 8 for low, middle in zip(_LOW_GOES_ON[:_THREE], _MIDDLE_GOES_ON[:_THREE], strict=True))
-    ),
-)
-
+"""The first offsets whose zigzag varints take two bytes, and three."""
 _NEVER = 1 << 40
 """The length of what has none: behind the end of any batch."""
+
+# The large tables take 2.8 MiB together and a millisecond each: the first batch that needs one makes it.
+
+
+@cache
+def _columns() -> tuple[tuple[bytes, ...], ...]:
+    """By how many bytes offsets have: those of the offsets 0, 1, 2, … as zigzag varints, by column."""
+    times, long_times = MAX_BATCH_RECORDS // _TWO, MAX_BATCH_RECORDS // _THREE
+    low = bytes(2 * i for i in range(64)) * times
+    low_goes_on = bytes(2 * i | 0x80 for i in range(64)) * times
+    middle = b"".join(bytes((i,)) * 64 for i in range(128)) * long_times
+    middle_goes_on = b"".join(bytes((i | 0x80,)) * 64 for i in range(128)) * long_times
+    high = b"".join(bytes((i,)) * _THREE for i in range(long_times))
+    return (), (low,), (low_goes_on, middle), (low_goes_on, middle_goes_on, high)
+
+
+@cache
+def _first_two(width: int) -> array[int]:
+    """The first two bytes of them (the only one up to 63) as numbers, for any 8,192 in a row that begin at a multiple
+    of it."""
+    columns = _columns()[width]
+    if width == 1:
+        return array("H", list(columns[0][:_TWO]))
+    pairs = zip(columns[0][:_THREE], columns[1][:_THREE], strict=True)
+    return array("H", (low | middle << 8 for low, middle in pairs))
 
 
 def _lengths_of_two_bytes() -> list[int]:
@@ -83,21 +92,33 @@ def _lengths_of_two_bytes() -> list[int]:
     return table
 
 
-def _lengths() -> list[int]:
+@cache
+def _fields() -> tuple[int, ...]:
     """The same where the length may have one byte too, and where it may be -1."""
     table = _lengths_of_two_bytes()
     for first in range(0, 128, 2):
         table[first::256] = [1 + (first >> 1)] * 256
     table[1::256] = [1] * 256
-    return table
+    return tuple(table)
 
 
-_FIELDS = tuple(_lengths())
-_SIZES = ((), tuple(_NEVER if i & 0x81 else 1 + (i >> 1) for i in range(256)), tuple(_lengths_of_two_bytes()))
+@cache
+def _sizes(width: int) -> tuple[int, ...]:
+    """How long a record is whose length has one byte, or two, by the number that they are."""
+    if width == 1:
+        return tuple(_NEVER if i & 0x81 else 1 + (i >> 1) for i in range(256))
+    return tuple(_lengths_of_two_bytes())
 
-# Of keys: the length by its one byte; behind offsets of three bytes, by their last one (which is made 0) and this.
+
 _KEYS = tuple(0 if i == 1 else _NEVER if i & 0x81 else i >> 1 for i in range(256))
-_KEYS_BEHIND_THREE = tuple(chain.from_iterable((length, *[_NEVER] * 255) for length in _KEYS))
+"""The length of a key by its one byte."""
+
+
+@cache
+def _keys_behind_three() -> tuple[int, ...]:
+    """The same behind offsets of three bytes: by their last one (which is made 0) and the key's."""
+    return tuple(chain.from_iterable((length, *[_NEVER] * 255) for length in _KEYS))
+
 
 _MOST_SIZE_WIDTH = _MOST_TIME_WIDTH = 2
 _HEADS = {
@@ -221,7 +242,7 @@ class _Check:
             count = _only(column, _GOES_ON, count)
         for at in range(position, last):
             count = _only(body[at:end:stride], _ENDS, count)
-        for at, expected in enumerate(_OFFSETS[shape.offset_width], last + 1):
+        for at, expected in enumerate(_columns()[shape.offset_width], last + 1):
             if body[at:end:stride][:count] != expected[delta : delta + count]:
                 return 0
         return count
@@ -241,7 +262,7 @@ class _Check:
 
     def _hop(self, position: int, delta: int, stop: int, shape: _Shape) -> tuple[int, int]:
         """The position behind as many of the records as are of this shape, and how many. None of them has headers."""
-        body, two_bytes, fields, sizes = self._body, _U16.unpack_from, _FIELDS, _SIZES[shape.size_width]
+        body, two_bytes, fields, sizes = self._body, _U16.unpack_from, _fields(), _sizes(shape.size_width)
         head, key_at, keys, third, mask, right = _tables(shape, delta)
         numbers = _numbers(shape, delta, stop)
         number = 0
@@ -262,7 +283,7 @@ class _Check:
 
     def _hop_with_headers(self, position: int, delta: int, stop: int, shape: _Shape) -> tuple[int, int]:
         """As `_hop`, of records that have the same headers with whatever values."""
-        body, two_bytes, fields, sizes = self._body, _U16.unpack_from, _FIELDS, _SIZES[shape.size_width]
+        body, two_bytes, fields, sizes = self._body, _U16.unpack_from, _fields(), _sizes(shape.size_width)
         head, key_at, keys, third, mask, right = _tables(shape, delta)
         numbers = _numbers(shape, delta, stop)
         names = [(name, len(name)) for name in shape.names]
@@ -498,13 +519,13 @@ def _tables(shape: _Shape, delta: int) -> _Tables:
     mask, right = (0x80, 0) if shape.time_width == 1 else (0x8080, 0x0080)
     if shape.offset_width < 3:
         return _Tables(head.unpack_from, key_at, _KEYS, 0, mask, right)
-    return _Tables(head.unpack_from, key_at, _KEYS_BEHIND_THREE, _HIGH[delta], mask, right)
+    return _Tables(head.unpack_from, key_at, _keys_behind_three(), delta // _THREE, mask, right)
 
 
 def _numbers(shape: _Shape, delta: int, stop: int) -> array[int]:
     """What the offsets are read as, but for the third byte."""
     first = delta % _THREE
-    return _NUMBERS[shape.offset_width][first : first + stop - delta]
+    return _first_two(shape.offset_width)[first : first + stop - delta]
 
 
 def _only(column: Body, others: bytes, fits: int) -> int:
