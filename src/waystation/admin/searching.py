@@ -20,7 +20,6 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from crc32c import crc32c
 
 from waystation.admin.search_terms import SearchQuery, Wanted
 from waystation.admin.view_topics import found as topic_of
@@ -32,6 +31,7 @@ from waystation.message_json import to_json_object
 from waystation.paging import Pace
 from waystation.topics.partition import Partition
 from waystation.topics.reading import AWAY_BYTES, is_aborted, messages_in
+from waystation.wire.crc32c import crc32c
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker

@@ -260,10 +260,9 @@ def _from_here(address: str) -> str:
 
 def _our_name() -> str:
     """How a person can call us from another terminal in this folder."""
-    from shutil import which
-
     program = sys.argv[0]
-    if which("waystation") or not os.path.exists(program):
+    on_path = any(os.access(os.path.join(folder, "waystation"), os.X_OK) for folder in os.get_exec_path())
+    if on_path or not os.path.exists(program):
         return "waystation"
     if program.endswith(".py"):
         return f"{os.path.basename(sys.executable)} -m waystation"

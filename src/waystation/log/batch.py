@@ -16,10 +16,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from waystation.errors import CorruptBatch, InvalidRecord, UnsupportedFormat
 from waystation.log.compression import CODEC_MASK, MAX_DECOMPRESSED_BYTES, NONE, ZSTD, compress, decompress
+from waystation.wire.crc32c import crc32c
 
 Buffer = bytes | bytearray | memoryview
 

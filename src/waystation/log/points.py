@@ -14,10 +14,10 @@ is durable before the truncation removes anything.
 from __future__ import annotations
 
 import msgspec
-from crc32c import crc32c
 from msgspec.structs import replace
 
 from waystation.log.sync import RecoveryPoint
+from waystation.wire.crc32c import crc32c
 from waystation.world.disk import Disk
 
 FILE = "recovery-points"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
-from crc32c import crc32c
 
 from waystation.errors import OutOfOrderSequence, ProducerEpochStale
 from waystation.log.batch import Header
+from waystation.wire.crc32c import crc32c
 
 REMEMBERED_BATCHES = 5
 """What Kafka's producers may have in flight at once with idempotence."""

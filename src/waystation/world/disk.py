@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -220,6 +219,8 @@ class OsDisk:
             return
 
     def remove_tree(self, path: str) -> None:
+        import shutil  # it loads all that can compress files: 2.5 ms that a start need not pay
+
         self._forget_folders(path)
         shutil.rmtree(path, ignore_errors=True)
 

@@ -11,11 +11,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus, unquote_plus
 
-from crc32c import crc32c
-
 from waystation.broker.access.types import EXCHANGE, QUEUE, Binding, Names, QueueFigures, declared
 from waystation.vhosts.arguments import arguments_of
 from waystation.vhosts.sources import Source, Sources
+from waystation.wire.crc32c import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

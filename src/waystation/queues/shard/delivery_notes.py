@@ -19,10 +19,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
-from crc32c import crc32c
-
 from waystation.message import Run
 from waystation.observe.events import event_logger
+from waystation.wire.crc32c import crc32c
 from waystation.world.disk import Disk, File
 
 logger = event_logger("waystation.queues")

@@ -14,8 +14,6 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from crc32c import crc32c
-
 from waystation.errors import NotLeader, WaystationError
 from waystation.observe.events import event_logger
 from waystation.observe.meters import DeathMeter
@@ -26,6 +24,7 @@ from waystation.queues.shard.replay import replay
 from waystation.queues.shard.shard import Shard
 from waystation.queues.shard.shard_log import ShardLog
 from waystation.topics.partition import Partition
+from waystation.wire.crc32c import crc32c
 from waystation.world import World
 
 logger = event_logger("waystation.queues")

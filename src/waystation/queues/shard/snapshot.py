@@ -19,7 +19,6 @@ import struct
 from collections.abc import Iterator
 
 import msgspec
-from crc32c import crc32c
 
 from waystation.message import HIGHEST_PRIORITY
 from waystation.queues.ledger.ledger import Ledger, LedgerState
@@ -29,6 +28,7 @@ from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.message_index import ChunkState, MessageIndex
 from waystation.queues.shard.queue import Death, Queue
 from waystation.queues.shard.used_ids import UsedIds
+from waystation.wire.crc32c import crc32c
 
 MAGIC = b"WSQ1"
 SUFFIX = ".queues"
