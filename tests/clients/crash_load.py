@@ -132,10 +132,10 @@ def wait_for_progress(goals: Mapping[Load, int]) -> None:
 class Writing(Load):
     """An idempotent producer; promises: what was acknowledged is there, once, at its offset, in order."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, config: kit.Config | None = None) -> None:
         super().__init__()
-        config = {"enable.idempotence": True, "message.timeout.ms": int(PATIENCE_S * 1000), "linger.ms": 2}
-        self._client: Producer = kit.producer(bootstrap, {**config, **QUIET})
+        base = {"enable.idempotence": True, "message.timeout.ms": int(PATIENCE_S * 1000), "linger.ms": 2}
+        self._client: Producer = kit.producer(bootstrap, {**base, **QUIET, **(config or {})})
         self._topic = topic
         self.acknowledged: dict[tuple[int, int], bytes] = {}
         self.sent = 0
