@@ -10,9 +10,11 @@ import pytest
 from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
 from waystation.errors import NotEnoughReplicas, NotLeader, WaystationError
+from waystation.groups.errors import NotCoordinator
 from waystation.log import batch as batches
 from waystation.message import Message
 from waystation.topics.partition import log_of
+from waystation.topics.state_log import PartitionStateLog
 
 
 async def publish(cluster: Cluster, node_id: int, topic: str, *payloads: bytes) -> None:
@@ -115,6 +117,29 @@ def test_who_waits_is_told_when_another_node_leads(tmp_path: Path) -> None:
             assert isinstance(told.value, NotLeader)
             second = await cluster.leader("orders")
             assert second != leader
+
+    run(main())
+
+
+def test_who_waits_for_a_coordinators_log_is_told_to_look_for_the_coordinator(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.in_sync("__consumer_offsets", {1, 2, 3})
+            leader = await cluster.leader("__consumer_offsets")
+            others = [one for one in cluster.brokers if one != leader]
+            logs = {
+                node_id: PartitionStateLog(
+                    cluster.partition(node_id, "__consumer_offsets"), broker.commit, broker.world.clock
+                )
+                for node_id, broker in cluster.brokers.items()
+            }
+            with pytest.raises(NotCoordinator):
+                logs[others[0]].append([(b"key", b"value")])
+            for other in others:
+                cluster.network.cut.add(frozenset((leader, other)))
+            logs[leader].append([(b"key", b"value")])
+            with pytest.raises(NotCoordinator):  # cut off from all: it resigns while somebody waits
+                await logs[leader].committed()
 
     run(main())
 

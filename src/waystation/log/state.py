@@ -41,10 +41,12 @@ class StateLog(Protocol):
         producer_epoch: int = -1,
         transactional: bool = False,
     ) -> None:
-        """Queues the records as one batch. Raises StorageFailed if the log cannot take it."""
+        """Queues the records as one batch. Raises StorageFailed if the log cannot take it, NotCoordinator if another
+        broker leads it by now."""
 
     async def committed(self) -> None:
-        """Returns when all that was appended before the call is durable. Raises StorageFailed if it never will be."""
+        """Returns when all that was appended before the call is durable. Raises StorageFailed if it never will be, and
+        NotCoordinator if nobody can tell any more."""
 
     def replay(self) -> Iterator[StateBatch]:
         """Every batch, oldest first."""

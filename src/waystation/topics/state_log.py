@@ -1,11 +1,16 @@
-"""A partition of an internal topic, as the coordinator that owns it sees it (`log.state.StateLog`)."""
+"""A partition of an internal topic, as the coordinator that owns it sees it (`log.state.StateLog`).
+
+Another broker that leads the partition is the coordinator by now: whoever asks is told so (NotCoordinator), and never
+that something is wrong with the topic that it commits or writes to.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from waystation.errors import CorruptBatch
+from waystation.errors import CorruptBatch, NotLeader
+from waystation.groups.errors import NotCoordinator
 from waystation.log import batch as batches
 from waystation.log.batch import Header
 from waystation.log.commit import GroupCommit
@@ -48,12 +53,24 @@ class PartitionStateLog:
             producer_epoch=producer_epoch,
             attributes=batches.TRANSACTIONAL if transactional else 0,
         )
-        self._partition.append(batch, batches.read_header(batch))
+        try:
+            self._partition.append(batch, batches.read_header(batch))
+        except NotLeader as error:
+            raise self._not_coordinator() from error
 
     async def committed(self) -> None:
         """In every flush mode: what it says must not outlive what it speaks of (`GroupCommit.waits_for`)."""
         partition = self._partition
-        await partition.until_durable(partition.end_offset)
+        try:
+            await partition.until_durable(partition.end_offset)
+        except NotLeader as error:
+            raise self._not_coordinator() from error
+
+    def _not_coordinator(self) -> NotCoordinator:
+        name = f"{self._partition.topic.name}-{self._partition.index}"
+        return NotCoordinator(
+            f"this broker does not lead {name} any more, so it coordinates nothing of it; ask who does"
+        )
 
     def replay(self) -> Iterator[StateBatch]:
         """Also what was appended and is not written yet: leadership may have come back before the next commit. A
