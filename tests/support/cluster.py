@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -117,7 +117,7 @@ class RealCluster:
         self.etcd = etcd.Etcd(folder / "etcd", port, ["--listen-client-urls", urls])
         self.url = f"etcd://{host}:{port}/real"
 
-    def __enter__(self) -> RealCluster:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
