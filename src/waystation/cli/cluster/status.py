@@ -1,7 +1,7 @@
 """`waystation cluster status`: the nodes of a cluster, and who has and leads which partition.
 
 One node is asked for what all nodes agree on. Offsets are a leader's own, so each leader is asked for those, side by
-side; one that does not answer is shown without them, and not waited for longer than the client does.
+side; one that does not answer soon is shown without them, since this is what operators look at when something hangs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from waystation.errors import WaystationError
 
 UNHEALTHY = 1
 _SIDE_BY_SIDE = 16
+_ANSWER_S = 3.0
+"""For so long a leader is waited for."""
 
 Partition = dict[str, Any]
 PartitionName = tuple[str, int]
@@ -81,7 +83,7 @@ def _led_by(node: dict[str, Any], query: dict[str, Any]) -> dict[PartitionName, 
     if address is None:
         return None
     try:
-        with waystation.connect(address, name=CLIENT_NAME) as mq:
+        with waystation.connect(address, name=CLIENT_NAME, timeout=_ANSWER_S) as mq:
             found = all_of(mq, "partitions", **query, led=True)
     except (WaystationError, OSError):
         return None
