@@ -47,7 +47,7 @@ from waystation.config import BrokerSettings
 from waystation.errors import RevisionConflict, StoreUnavailable, WaystationError
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
-from waystation.topics.partition import Partition
+from waystation.topics.partition import Partition, log_of
 from waystation.topics.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import Topics
 from waystation.world import World
@@ -66,6 +66,8 @@ LAG_S = 5.0
 """A member of the in-sync set that did not have everything for so long is taken out."""
 CUT_OFF_S = 3.0
 """A leader that has heard too few members for so long, though they live, resigns."""
+STILL_S = 1.5
+"""A member that did not have everything for so long is handed nothing: between two fetches is half a second."""
 PREFERRED_S = 3.0
 """For how long a preferred leader has to be in sync before it leads again."""
 RESIGNED_S = 2.0
@@ -486,6 +488,9 @@ class Leadership:
         if replica.partition.failure is not None:
             replica.resigned = now
             return elections.resign(me, known)
+        away = self._full_disk(replica, led, nodes, now)
+        if away is not None:
+            return away
         if state.pending is not None:
             return led.proposal  # no answer says nothing: the same again
         joiners = [one for one in state.may_join() if one.node_id in nodes]  # else it would be taken out at once
@@ -517,6 +522,29 @@ class Leadership:
             return self._hand_over(led, nodes)
         return self._prefer(replica, led, nodes, now)
 
+    def _full_disk(
+        self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float
+    ) -> Write | None:
+        """This leader's disk takes no writes now. Another member that lives may have room; if there is none, or it was
+        asked for just now, this one goes on trying."""
+        log = log_of(replica.partition)
+        if log.refused is None and log.stalled is None:
+            return None
+        state = led.state.view.state
+        if now - replica.resigned < RESIGNED_S or not any(
+            one in nodes for one in state.in_sync if one != self._node_id
+        ):
+            return None
+        logger.warning(
+            "partition.disk_full",
+            "{topic}-{partition}: this node's disk takes no writes, another one may lead: {error}",
+            topic=replica.partition.topic.name,
+            partition=replica.partition.index,
+            error=log.refused or log.stalled,
+        )
+        replica.resigned = now
+        return self._hand_over(led, nodes) or elections.resign(self._membership.identity, led.state.view)
+
     def _widen(
         self, known: Known[PartitionState], min_in_sync: int, nodes: Mapping[int, Known[NodeState]]
     ) -> Write | None:
@@ -535,7 +563,7 @@ class Leadership:
 
     def _prefer(self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float) -> Write | None:
         """The preferred leader leads again, when it has been fit for it for a while."""
-        to = elections.preferred(led.state.view.state, nodes, led.state.caught_up())
+        to = elections.preferred(led.state.view.state, nodes, self._fit(led))
         if to is None or to == self._node_id:
             replica.preferred_since = None
             return None
@@ -547,8 +575,13 @@ class Leadership:
         return elections.hand_over(self._membership.identity, led.state.view, to, nodes[to])
 
     def _hand_over(self, led: Led, nodes: Mapping[int, Known[NodeState]]) -> Write | None:
-        to = elections.heir(led.state.view.state, nodes, led.state.caught_up())
+        to = elections.heir(led.state.view.state, nodes, self._fit(led))
         return None if to is None else elections.hand_over(self._membership.identity, led.state.view, to, nodes[to])
+
+    def _fit(self, led: Led) -> frozenset[int]:
+        """Who could go on from here at once: not a member that stands still, though nothing is acknowledged without it
+        and it lacks nothing of what is. Its disk may be full."""
+        return led.state.caught_up() - led.state.fell_behind(self._world.clock.monotonic(), STILL_S)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

@@ -91,6 +91,7 @@ class Log(SegmentReader):
         self.appended_bytes = 0  # since start: lets a waiting reader see growth without reading
         self.failure: WaystationError | None = None
         self.stalled: StorageFailed | None = None  # what was appended waits for room or for file handles
+        self.refused: StorageFailed | None = None  # the last batch, by the disk; a later one may find room
         self._pending: list[tuple[bytearray | memoryview, Header]] = []
         self._dirty: list[Segment] = []
         self._syncing: list[Segment] = []
@@ -254,6 +255,7 @@ class Log(SegmentReader):
                 f"{self.folder} has epoch {self.epochs.latest}: nobody leads it in {epoch} any more"
             )
         self.epoch = epoch
+        self.refused = None
         self.known_epoch = max(self.known_epoch, epoch)
         self.epochs.note(epoch, self.end_offset)
 
@@ -264,7 +266,9 @@ class Log(SegmentReader):
             segment = self.active
             segment.append(batch, header)
         except OSError as error:
-            raise StorageFailed(f"{self.folder}: cannot write: {error.strerror or error}") from error
+            self.refused = StorageFailed(f"{self.folder}: cannot write: {error.strerror or error}")
+            raise self.refused from error
+        self.refused = None
         self.appended_bytes += len(batch)
         if not self._dirty or self._dirty[-1] is not segment:
             self._dirty.append(segment)

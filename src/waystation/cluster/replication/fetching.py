@@ -85,6 +85,7 @@ class Fetcher:
         self._partitions: dict[Key, ReplicatedPartition] = {}
         self._changed: dict[Key, None] = {}
         self._forgotten: dict[Key, None] = {}
+        self._failing: set[Key] = set()  # whose records could not be written the last time
         self._session = 0
         self._asking = False
         self._news = asyncio.Event()
@@ -109,6 +110,7 @@ class Fetcher:
         """Another node leads it, or nobody does."""
         if self._partitions.pop(key, None) is not None:
             self._changed.pop(key, None)
+            self._failing.discard(key)
             self._forgotten[key] = None
 
     def __len__(self) -> int:
@@ -236,18 +238,27 @@ class Fetcher:
                 logger.warning("replica.unexpected", "an answer does not fit: {error}", error=error)
                 self._changed[key] = None
             except WaystationError as error:
-                logger.error(
-                    "replica.not_copied",
-                    "{topic}-{partition} cannot be copied: {error}",
-                    topic=partition.topic.name,
-                    partition=partition.index,
-                    error=error,
-                )
+                self._not_copied(partition, key, error)
                 refused.append(key)
+            else:
+                self._failing.discard(key)
         if refused:
             asyncio.get_running_loop().call_later(AGAIN_S, self._ask_again, refused)
         if appended:
             await self._sync()
+
+    def _not_copied(self, partition: ReplicatedPartition, key: Key, error: WaystationError) -> None:
+        """Asked for again after a pause, not at once: a full disk stays full for a while. Told once."""
+        self._changed.pop(key, None)
+        if key not in self._failing:
+            self._failing.add(key)
+            logger.error(
+                "replica.not_copied",
+                "{topic}-{partition} cannot be copied: {error}",
+                topic=partition.topic.name,
+                partition=partition.index,
+                error=error,
+            )
 
     async def _sync(self) -> None:
         """One group commit for all that an answer has brought: the next fetch offset is a promise."""
