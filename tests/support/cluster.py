@@ -188,6 +188,23 @@ class RealCluster:
         self.nodes[number].launch(*options)
         self.nodes[number].wait_ready()
 
+    # -- etcd's ------------------------------------------------------------------------------------------------------
+
+    def copy_etcd(self) -> Path:
+        """A backup of etcd, which is away for a moment."""
+        copy = self.folder / f"etcd-{time.monotonic_ns()}"
+        self.etcd.stop()
+        shutil.copytree(self.etcd.folder / "data", copy)
+        self.etcd.start()
+        return copy
+
+    def restore_etcd(self, copy: Path) -> None:
+        """While all nodes are down."""
+        self.etcd.kill()
+        shutil.rmtree(self.etcd.folder / "data")
+        shutil.copytree(copy, self.etcd.folder / "data")
+        self.etcd.start()
+
     # -- its disk -----------------------------------------------------------------------------------------------------
 
     def copy_disk(self, number: int) -> Path:

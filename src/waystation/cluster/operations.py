@@ -18,6 +18,8 @@ from waystation.catalog.follower import Follower
 from waystation.cluster import elections, reassignment
 from waystation.cluster.min_in_sync import min_in_sync
 from waystation.cluster.placing import PlacingAlone
+from waystation.cluster.replica_fetch import NO_EPOCH
+from waystation.cluster.replication.led import history
 from waystation.cluster.state import NOBODY, PartitionState, node_key, partition_key
 from waystation.cluster.store_view import StoreView
 from waystation.cluster.writes import Known, Write
@@ -51,6 +53,7 @@ class Operations(Protocol):
 
     async def elect_unclean(self, topic_id: UUID, index: int) -> None:
         """Makes the first living replica the leader, though it may lack acknowledged records: what it lacks is lost.
+        Where this node's log is ahead of the store, which was put back from a backup, it is this node that leads.
         ElectionNotNeeded: one that lacks nothing can lead. NoEligibleLeader: no replica lives."""
 
     async def unregister(self, node_id: int) -> None:
@@ -121,10 +124,14 @@ class ClusterOperations:
         return Write({partition.key: elections.led(state, to)}, expected)
 
     async def elect_unclean(self, topic_id: UUID, index: int) -> None:
-        await self._change(topic_id, index, self._choose)
+        replica = self._topics.by_id(topic_id).partitions[index]
+        log_epoch = history(replica).last_epoch if replica.here else NO_EPOCH
+        await self._change(topic_id, index, lambda partition: self._choose(partition, log_epoch))
 
-    def _choose(self, partition: Known[PartitionState]) -> Write | None:
-        state, living = partition.state, self._view.living
+    def _choose(self, partition: Known[PartitionState], log_epoch: int) -> Write | None:
+        state, living, own = partition.state, self._view.living, self._view.node_id
+        if elections.store_went_back(state, log_epoch):
+            return elections.elect_unclean(partition, own, living, self._view.disks.get(own), log_epoch)
         if state.leader in living:
             raise ElectionNotNeeded(f"node {state.leader} leads {partition.key}, and lives")
         node_id = next((one for one in state.replicas if one in living), NOBODY)
