@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from waystation.admin.view_cluster import ClusterOut, cluster_of
 from waystation.admin.view_overview import Overview, overview_view
 from waystation.health.lags import GroupLag
 from waystation.observe.pipeline_state import PipelineState
@@ -26,6 +27,8 @@ class QueueFill(NamedTuple):
 
 class Figures(NamedTuple):
     overview: Overview
+    cluster: ClusterOut
+    replication_lags: dict[int, int]  # by the node that has yet to copy from this one
     queues: list[QueueFill]  # those that are metered by name
     lags: list[GroupLag]
     pipelines: list[PipelineState]
@@ -36,7 +39,15 @@ async def figures(broker: ManagedBroker) -> Figures:
     await broker.sampling.fold()
     lags = await broker.lags.fresh()
     queues = [_fill(broker, name) for name in sorted(broker.meters.queues.members)]
-    return Figures(overview_view(broker), queues, lags, broker.pipelines_seen.states_now())
+    member = broker.member
+    return Figures(
+        overview_view(broker),
+        await cluster_of(broker),
+        {} if member is None else member.leadership.replication_lags(),
+        queues,
+        lags,
+        broker.pipelines_seen.states_now(),
+    )
 
 
 def _fill(broker: ManagedBroker, name: str) -> QueueFill:

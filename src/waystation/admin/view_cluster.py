@@ -78,6 +78,10 @@ class PartitionsQuery(msgspec.Struct):
 
 
 async def cluster_view(broker: ManagedBroker, _: msgspec.Struct) -> ClusterOut:
+    return await cluster_of(broker)
+
+
+async def cluster_of(broker: ManagedBroker) -> ClusterOut:
     view, pace = broker.view, Pace(broker.world.clock)
     leads: Counter[int] = Counter()
     follows: Counter[int] = Counter()

@@ -234,6 +234,7 @@ class Broker:
             server,
             Homes(self),
             self.settings,
+            self.meters.cluster,
         )
         peers = Peers(server, self.markers.write_all, lambda asked: self.writers.answer(asked))
         return Member(self.world, node, view, membership, leadership, links, peers, self.topics, self.high_watermarks)

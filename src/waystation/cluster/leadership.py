@@ -47,6 +47,7 @@ from waystation.config import BrokerSettings
 from waystation.errors import RevisionConflict, StoreUnavailable, WaystationError
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
+from waystation.observe.meters import ClusterMeter
 from waystation.topics.partition import Partition, log_of
 from waystation.topics.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import Topics
@@ -121,8 +122,10 @@ class Leadership:
         server: FetchServer,
         homes: Homes,
         settings: BrokerSettings,
+        meter: ClusterMeter,
     ) -> None:
         self._settings = settings
+        self._meter = meter
         self._world = world
         self._store = store
         self._follower = follower
@@ -190,6 +193,17 @@ class Leadership:
     def led(self) -> list[Led]:
         return [replica.led for replica in self._replicas.values() if replica.led is not None]
 
+    def replication_lags(self) -> dict[int, int]:
+        """By node: how many records it has yet to copy from this one, all partitions together."""
+        lags: Counter[int] = Counter()
+        for led in self.led():
+            for node_id in led.state.view.state.replicas:
+                if node_id != self._node_id:
+                    follower = led.state.followers.get(node_id)
+                    start = log_of(led.partition).start_offset
+                    lags[node_id] += max(0, led.state.end - (start if follower is None else follower.offset))
+        return dict(lags)
+
     def high_watermarks(self) -> dict[str, int]:
         return {f"{key[0]}/{key[1]}": one.partition.visible_offset for key, one in self._replicas.items()}
 
@@ -252,7 +266,10 @@ class Leadership:
 
     def _take_role(self, replica: _Replica, known: Known[PartitionState]) -> None:
         if replica.led is not None:
+            members = len(replica.led.state.view.state.in_sync)
             if replica.led.state.learned(known):
+                self._meter.shrunk += len(known.state.in_sync) < members
+                self._meter.grown += len(known.state.in_sync) > members
                 if replica.led.state.pending is None:
                     replica.led.proposal = None
                 replica.led.advance()
@@ -316,6 +333,7 @@ class Leadership:
             led.on_settled = lambda: self._settled(replica)
         self._server.begin(led)
         led.advance()
+        self._meter.led += 1
         logger.debug(
             "partition.led",
             "{topic}-{partition} is led here in epoch {epoch}, from offset {offset} on",

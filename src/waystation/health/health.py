@@ -228,7 +228,54 @@ def _lost_topics(broker: ManagedBroker) -> Iterator[Reason]:
         )
 
 
-LOOKS = (_logs, _lost_topics, _disk, _memory, _alarms, _connections, _speed, _dead_letters, _groups, _pipelines)
+def _cluster(broker: ManagedBroker) -> Iterator[Reason]:
+    """What this node knows of the whole cluster."""
+    if broker.member is None:
+        return
+    offline, under = [], []
+    for topic in broker.topics:
+        for index in range(len(topic.partitions)):
+            placed = broker.view.placed(topic.id, index)
+            if placed is None:
+                continue
+            if not placed.has_leader:
+                offline.append(f"{topic.name}-{index}")
+            elif not set(placed.replicas) <= set(placed.in_sync):
+                under.append(f"{topic.name}-{index}")
+    away = [str(one) for one in broker.view.known() if broker.view.node(one) is None]
+    if offline:
+        yield Reason(
+            "failing",
+            f"{_spell(offline, 'partition')} has no leader: nothing can be read or written there.",
+            "Start the nodes that have its replicas. If none can come back: waystation cluster elect --unclean.",
+        )
+    if under:
+        yield Reason(
+            "warning",
+            f"{_spell(under, 'partition')} has replicas that are not in sync.",
+            "Nothing is lost, but fewer nodes may fail now. `waystation cluster status` shows which nodes lag.",
+        )
+    if away:
+        yield Reason(
+            "warning",
+            f"{_spell(away, 'node')} of the cluster does not live.",
+            "Start it again; or, if it is not to come back, `waystation cluster remove`.",
+        )
+
+
+LOOKS = (
+    _logs,
+    _lost_topics,
+    _cluster,
+    _disk,
+    _memory,
+    _alarms,
+    _connections,
+    _speed,
+    _dead_letters,
+    _groups,
+    _pipelines,
+)
 
 
 def disk_room(broker: ManagedBroker) -> tuple[int, int]:

@@ -122,6 +122,15 @@ class LoginMeter:
         self.failures[protocol] += 1
 
 
+class ClusterMeter:
+    """Of a node in a cluster, as the leader of partitions."""
+
+    def __init__(self) -> None:
+        self.led = 0  # partitions that it began to lead
+        self.shrunk = 0  # in-sync sets of those that it led
+        self.grown = 0
+
+
 class Meters:
     """Everything that is counted."""
 
@@ -133,6 +142,7 @@ class Meters:
         self.commit = CommitMeter()
         self.deaths = DeathMeter()
         self.logins = LoginMeter()
+        self.cluster = ClusterMeter()
         self.dropped = 0  # offsets that live subscribers missed: they did not keep up
         self.loop_delay = Histogram(SECONDS)
         self.rates = Rates()

@@ -381,6 +381,40 @@ def _pipeline_rules(broker: Node, figures: Figures) -> Iterator[Metric]:
     )
 
 
+def _cluster(broker: Node, figures: Figures) -> Iterator[Metric]:
+    """Of a broker alone, too: it is a cluster of one."""
+    cluster, meter = figures.cluster, broker.meters.cluster
+    alive = sum(node.alive for node in cluster.nodes)
+    yield _gauge(
+        "cluster_nodes",
+        "Nodes of the cluster, as this one knows them.",
+        ["state"],
+        (((state,), count) for state, count in (("alive", alive), ("away", len(cluster.nodes) - alive))),
+    )
+    yield _number(
+        "under_replicated_partitions",
+        "Partitions of the cluster with replicas that are not in sync, as this node knows it.",
+        cluster.under_replicated,
+    )
+    yield _number(
+        "offline_partitions",
+        "Partitions of the cluster without a leader that lives, as this node knows it.",
+        cluster.offline,
+    )
+    for name, about, value in (
+        ("leader_changes", "Partitions that this node began to lead.", meter.led),
+        ("in_sync_shrinks", "Times that an in-sync set got smaller, of partitions that this node led.", meter.shrunk),
+        ("in_sync_expansions", "Times that an in-sync set grew, of partitions that this node led.", meter.grown),
+    ):
+        yield CounterMetricFamily(PREFIX + name, about, value=value)
+    yield _gauge(
+        "replication_lag",
+        "Records that a node has yet to copy from this one.",
+        ["node"],
+        (((str(node.id),), figures.replication_lags.get(node.id, 0)) for node in cluster.nodes),
+    )
+
+
 FAMILIES: tuple[Callable[[Node, Figures], Iterator[Metric]], ...] = (
     _about,
     _doors,
@@ -392,6 +426,7 @@ FAMILIES: tuple[Callable[[Node, Figures], Iterator[Metric]], ...] = (
     _queues,
     _totals,
     _resources,
+    _cluster,
     _pipelines,
     _pipeline_rules,
 )
