@@ -25,6 +25,7 @@ PAGES = {
     "Routing": "/routing",
     "Pipelines": "/pipelines",
     "Connections": "/connections",
+    "Cluster": "/cluster",
     "Settings": "/settings",
 }
 """Every page of the navigation, and where it is."""

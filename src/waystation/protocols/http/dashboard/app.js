@@ -26,6 +26,7 @@ const PAGES = [
   ["routing", "Routing", "routing"],
   ["pipelines", "Pipelines", "pipelines"],
   ["connections", "Connections", "connections"],
+  ["cluster", "Cluster", "cluster"],
   ["settings", "Settings", "settings"],
   ["messages", "", "message"],
 ];
