@@ -100,9 +100,8 @@ def test_a_leader_that_is_cut_off_from_etcd_alone_goes_on_in_its_epoch(story: St
     story.ends()
 
 
-@pytest.mark.parametrize(
-    "direction", ["leader to follower", pytest.param("follower to leader", marks=pytest.mark.soak)]
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("direction", ["leader to follower", "follower to leader"])
 def test_a_link_that_loses_one_direction_costs_one_follower(story: Story, direction: str) -> None:
     ends = [str(story.leader), str(story.followers[0])]
     story.network.cut(*(ends if direction == "leader to follower" else reversed(ends)))
@@ -115,6 +114,7 @@ def test_a_link_that_loses_one_direction_costs_one_follower(story: Story, direct
     story.ends()
 
 
+@pytest.mark.soak
 def test_a_node_that_is_cut_off_from_everybody_is_replaced(story: Story) -> None:
     others = [*map(str, story.followers), SERVER, CLIENTS]
     for other in others:

@@ -31,7 +31,7 @@ def test_what_runs_goes_on_while_etcd_hangs_and_when_it_comes_back(cluster: Clus
     wait_for_progress(goals)
     cluster.etcd.pause()
     try:
-        for _ in range(round(2 * LEASE_S)):  # about a second each
+        for _ in range(round(1.5 * LEASE_S)):  # about a second each
             wait_for_progress(goals)
     finally:
         cluster.etcd.resume()

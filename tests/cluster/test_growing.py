@@ -1,5 +1,5 @@
 """A broker that was alone becomes three nodes and then two, under load: no client meets an error, nothing is lost,
-doubled or reordered."""
+doubled or reordered. `tests/cli/test_cluster.py` does it without load."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.timeout(300)
 
 
+@pytest.mark.soak
 def test_from_one_adopted_broker_to_three_nodes_and_to_two_under_load(tmp_path: Path) -> None:
     topic = "grown"
     with Server(tmp_path / "alone") as alone:

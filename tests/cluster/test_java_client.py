@@ -99,15 +99,26 @@ class JavaLoad:
             self._process.wait()
 
 
+def test_the_java_client_loses_and_doubles_nothing_when_a_leader_is_killed(
+    cluster: ClusterOfThree, java: list[str]
+) -> None:
+    _kill(cluster, java, ["plain"])
+
+
+@pytest.mark.soak
 def test_the_java_client_loses_and_doubles_nothing_when_leaders_and_coordinators_are_killed(
     cluster: ClusterOfThree, java: list[str]
 ) -> None:
+    _kill(cluster, java, ["plain", "paired", "coordinator"] * 3)
+
+
+def _kill(cluster: ClusterOfThree, java: list[str], victims: list[str]) -> None:
     plain, paired = cluster.create(unique("java")), cluster.create(unique("java-tx"), 2)
     load = JavaLoad([*java, str(SOURCE), cluster.bootstrap, plain, paired, unique("java-mover")])
     try:
-        for topic in (plain, paired, "__transaction_state"):
+        for victim in victims:
             load.goes_on()
-            killed = cluster.leader(topic)
+            killed = cluster.leader({"plain": plain, "paired": paired}.get(victim, "__transaction_state"))
             cluster.kill(killed)
             load.goes_on()
             cluster.start_node(killed)

@@ -34,7 +34,7 @@ def write_some(cluster: RealCluster, topic: str, goal: int) -> Writing:
     return writing
 
 
-KINDS = ["older", "another node's", pytest.param("empty", marks=pytest.mark.soak)]
+KINDS = ["older", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("another node's", "empty"))]
 
 
 @pytest.mark.parametrize("kind", KINDS)
