@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Message
 
 from tests.clients import kit
 from tests.clients.crash_load import PARTITIONS, Writing, wait_for_progress
@@ -66,7 +67,7 @@ def test_from_one_adopted_broker_to_three_nodes_and_to_two_under_load(tmp_path: 
         assert {(one.partition() or 0, one.offset() or 0): one.value() for one in found} == everything
 
 
-def _write_early(alone: Server, topic: str) -> list[kit.Message]:
+def _write_early(alone: Server, topic: str) -> list[Message]:
     return [
         one
         for partition in range(PARTITIONS)
