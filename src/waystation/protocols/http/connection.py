@@ -103,7 +103,7 @@ class HttpConnection(asyncio.Protocol):
         self._unparsed = self._unparsed + data if self._unparsed else data
         if len(data) >= MUCH_BYTES and not self._much:
             self._much = True
-            self._listener.budgets.read_much(self._read_on)
+            self._listener.budgets.read_much(self, self._read_on)
         if not self._parsing:
             self._parse()
 
@@ -122,7 +122,7 @@ class HttpConnection(asyncio.Protocol):
             self._parse_some()
         if self._unparsed:
             self._parsing = True
-            self._listener.budgets.long_work.then(self._parse)
+            self._listener.budgets.long_work.then(self._parse, self)
         self._count()
         self._go_on()
 
@@ -161,6 +161,7 @@ class HttpConnection(asyncio.Protocol):
         self._listener.broker.connections.discard(self)
         self._requests.drop()
         self._unsent.drop()
+        self._listener.budgets.letting_go.add(self._engine.let_go())
         self._waiting.clear()
         if self._lingering is not None:
             self._lingering.cancel()
@@ -223,7 +224,7 @@ class HttpConnection(asyncio.Protocol):
         if route.waits:
             self._unsent.drop()
         elif at_once and self._listener.budgets.long_work.taken:
-            await self._listener.budgets.long_work.turn()
+            await self._listener.budgets.long_work.turn(self)
 
     @property
     def others_wait(self) -> bool:
@@ -235,7 +236,7 @@ class HttpConnection(asyncio.Protocol):
         self._making = True
         if not self.gone:
             self._unsent.hold(max(size, self._unsent.size))
-        await self._listener.budgets.long_work.turn()
+        await self._listener.budgets.long_work.turn(self)
 
     def on_room(self) -> None:
         self._balance()

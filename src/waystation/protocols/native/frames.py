@@ -60,6 +60,7 @@ class Frames:
             if not found:
                 raise
             # What came before it was right and is answered first; the next call meets it again.
+        self.intake.expected = self.awaited
         return found
 
     def _one(self, found: list[AnyCommand | Refused]) -> bool:
