@@ -31,6 +31,7 @@ class Request(msgspec.Struct):
     target: bytes
     headers: dict[str, str]
     keep_alive: bool = True
+    chunks: bool = True  # its client understands an answer in chunks: HTTP/1.1
     body: bytes = b""
     websocket: bool = False  # it asks to become one; `rest` is what came behind its head
     rest: bytes = b""
@@ -171,6 +172,7 @@ class Engine:
             target=self._head.target,
             headers=headers,
             keep_alive=self._parser.should_keep_alive(),
+            chunks=self._parser.get_http_version() == "1.1",
             websocket=self._parser.should_upgrade() and "websocket" in headers.get("upgrade", "").lower(),
         )
         if headers.get("expect", "").lower() == "100-continue":
