@@ -36,7 +36,7 @@ SOAK_MINUTES ?= 60
 SPARK_VERSIONS ?= 4.0.5 4.1.4 4.2.1
 SOAK_ARGS ?=
 
-.PHONY: help run run-demo setup test tools lint format types contracts pytest docs screenshots spark spark-quick spark-versions soak-spark soak soak-real bench bench-spark bench-pages lock clean
+.PHONY: help run run-demo setup test tools lint format types contracts pytest docs screenshots spark spark-quick spark-versions soak-spark soak soak-real bench bench-spark bench-cluster bench-pages lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -107,6 +107,9 @@ bench: $(BENCH) ## the benchmarks, beside the peers
 
 bench-spark: $(SPARK) ## the benchmarks of the Spark source and sink
 	$(SPARK_VENV)/bin/python -m benchmarks.spark $(BENCH_ARGS)
+
+bench-cluster: $(BENCH) ## what replication costs and how long a failover takes, beside Kafka with three brokers
+	$(BENCH_VENV)/bin/python -m benchmarks.cluster $(BENCH_ARGS)
 
 bench-pages: $(BENCH) ## how fast the pages of the dashboard are with 1,000 topics and 100,000 queues
 	$(BENCH_VENV)/bin/python -m benchmarks.pages $(BENCH_ARGS)
