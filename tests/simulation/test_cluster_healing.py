@@ -88,3 +88,15 @@ def test_a_follower_of_an_idle_partition_hears_how_far_it_is_acknowledged() -> N
         await told.until(lambda: told.replica(node).visible_offset == 5, "its readers see all of it")
 
     Told(story).run()
+
+
+def test_a_deposed_leader_syncs_what_nobody_waits_for_and_follows() -> None:
+    async def story(told: Told) -> None:
+        await told.publish(b"1")
+        old, new = told.leader(), told.follower()
+        told.append_unsynced(old, b"2")
+        told.hand_over(new)
+        await told.until(lambda: told.replica(new).leads, "another one leads")
+        await told.until(told.equal, "the old leader follows")
+
+    Told(story).run()
