@@ -6,6 +6,8 @@ breaks.
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -16,6 +18,8 @@ import pytest
 from tests.simulation.cluster_clients import TOPIC
 from tests.simulation.cluster_machine import ClusterMachine
 from tests.simulation.cluster_world import Node
+from tests.simulation.disk import Fault
+from waystation.cluster.memory_store import Fate
 from waystation.cluster.state import encode, read_partition
 from waystation.message import Message
 from waystation.topics.partition import log_of
@@ -98,5 +102,39 @@ def test_a_deposed_leader_syncs_what_nobody_waits_for_and_follows() -> None:
         told.hand_over(new)
         await told.until(lambda: told.replica(new).leads, "another one leads")
         await told.until(told.equal, "the old leader follows")
+
+    Told(story).run()
+
+
+def test_a_truncation_that_the_disk_has_interrupted_is_finished() -> None:
+    async def story(told: Told) -> None:
+        await told.publish(b"1")
+        old, new = told.leader(), told.follower()
+        told.append_unsynced(old, b"2")
+        told.hand_over(new)
+        fault = old.disk.inject(Fault("truncate", "/0/0", errno.EIO, times=1))
+        await told.until(lambda: told.replica(new).leads and not told.replica(old).leads, "another one leads")
+        await told.publish(b"3")
+        await told.until(lambda: fault.times == 0, "the truncation is interrupted")
+        await told.until(told.equal, "the old leader follows")
+
+    Told(story).run()
+
+
+def test_a_store_that_gives_no_answer_is_not_asked_all_the_time() -> None:
+    async def story(told: Told) -> None:
+        leader = told.leader()
+        writes = 0
+
+        def fate(call: str) -> Fate:
+            nonlocal writes
+            writes += call == "write"
+            return Fate.UNANSWERED
+
+        assert leader.face is not None
+        leader.face.fate = fate
+        await told.switch_off(told.follower(), power=False)
+        await asyncio.sleep(8.0)
+        assert 1 <= writes <= 40
 
     Told(story).run()
