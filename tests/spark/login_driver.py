@@ -184,7 +184,9 @@ def refusals(show: Show, ours: dict[str, str], place: Path) -> None:
         return spark.read.format("waystation").option("topics", "orders").options(**options).load().count()
 
     def write(**options: str) -> Any:
-        rows = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value").writeStream
+        columns = [] if {"topic", "queue"} & options.keys() else ["'copies' AS topic"]
+        frame = spark.readStream.format("rate").load().selectExpr("CAST(value AS STRING) AS value", *columns)
+        rows = frame.writeStream
         return rows.format("waystation").option("checkpointLocation", str(place / "wrong")).options(**options).start()
 
     show.refusal("password", lambda: read(**wrong))
@@ -193,6 +195,7 @@ def refusals(show: Show, ours: dict[str, str], place: Path) -> None:
     show.refusal("ca", lambda: read(servers=ours["servers"], tls="true"))
     show.refusal("right", lambda: read(**bob))
     show.refusal("stream", lambda: write(**wrong, topic="copies"))
+    show.refusal("rows", lambda: write(**wrong))
     show.refusal("write", lambda: write(**bob, topic="seen"))
     show.refusal("put", lambda: write(**bob, queue="tasks"))
     table = f"CREATE TABLE leaks USING waystation OPTIONS (servers '{ours['servers']}', user 'a', topic 'orders'"

@@ -297,7 +297,7 @@ def _check_work(said: str) -> None:
         assert line in said.splitlines(), f"{line} in {said[:3000]}"
     told = {found[1]: found[2] for found in re.finditer(r"^REFUSED (\w+): (.*?)$", said, re.MULTILINE | re.DOTALL)}
     assert "ALLOWED" not in said
-    assert len(told) == 12
+    assert len(told) == 13
     expected = {
         "password": "refused the login of user 'alice'",
         "login": "asks for a login: give the options user and passwordFile",
@@ -305,6 +305,7 @@ def _check_work(said: str) -> None:
         "ca": "certificate is not accepted",
         "right": "topic 'orders' does not exist",
         "stream": "refused the login of user 'alice'",
+        "rows": "refused the login of user 'alice'",
         "write": "--allow write --topic seen",
         "put": "--allow write --queue tasks",
         "table": "a table's options are shown by DESCRIBE",

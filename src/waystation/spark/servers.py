@@ -136,7 +136,7 @@ class Servers:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             opened = plain if context is None else context.wrap_socket(plain, server_hostname=address[0])
             opened.settimeout(ANSWER_S)
-        except ssl.SSLError as error:
+        except (ssl.SSLError, ConnectionError) as error:
             plain.close()
             raise self.tls_failure(address, error) from None
         except BaseException:
@@ -144,7 +144,7 @@ class Servers:
             raise
         return opened
 
-    def tls_failure(self, address: Address, error: ssl.SSLError) -> Exception:
+    def tls_failure(self, address: Address, error: OSError) -> Exception:
         """What is to be raised for an error of TLS: one that stays, or the error itself, which may go away."""
         where = f"no TLS connection to {_spelled(address)} could be made"
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -153,10 +153,11 @@ class Servers:
                 " authority that has signed it as the option ca, and the address by a name that is in it; one that has"
                 " expired has to be replaced on the broker"
             )
-        reason = error.reason or ""
+        reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
         if "ALERT" in reason:
             return self._not_accepted(address, reason.lower().replace("_", " "))
-        if reason == "WRONG_VERSION_NUMBER" or (isinstance(error, ssl.SSLEOFError) and _speaks_plainly(address)):
+        hung_up = isinstance(error, ssl.SSLEOFError | ConnectionError)
+        if reason == "WRONG_VERSION_NUMBER" or (hung_up and _speaks_plainly(address) and not _speaks_tls(address)):
             return NotAuthenticated(
                 f"{where}: that port does not speak TLS. Name the broker's TLS port, or leave out tls, ca and"
                 " certificate (kafka.security.protocol=SSL or SASL_SSL)"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -92,8 +93,10 @@ def _check(target: _Target, writer: Any) -> dict[str, str]:
 
 def _check_place(options: SinkOptions) -> None:
     kind, name = ("topic", options.topic) if options.topic is not None else ("queue", options.queue)
-    if name is None:
-        return  # each row names its own
+    if name is None:  # each row names its own
+        with suppress(Unavailable, RequestTimeout):
+            connect_once(options.servers).close()
+        return
     try:
         with connect_once(options.servers) as client:
             if kind == "topic":
