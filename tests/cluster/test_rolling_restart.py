@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.clients import kit
@@ -12,6 +14,22 @@ from tests.support.names import unique
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterOfThree]:
+    """Of its own: what others have left with one replica is away while its node is restarted."""
+    with ClusterOfThree(tmp_path_factory.mktemp("rolling")) as cluster:
+        yield cluster
+
+
+def test_a_drain_ends_though_a_partition_has_no_other_replica(cluster: ClusterOfThree) -> None:
+    topic = cluster.create(unique("single"), 3, 1)
+    number = cluster.leader(topic)
+    told = cluster.run("cluster", "drain", str(number))
+    assert f"node {number} leads 1 partition that no other node has" in told
+    cluster.run("cluster", "drain", str(number), "--undo")
+    cluster.admin.delete_topics([topic])[topic].result(30)
 
 
 def test_a_rolling_restart_under_load_is_seen_by_no_client(cluster: ClusterOfThree) -> None:

@@ -132,14 +132,17 @@ def _drain(arguments: argparse.Namespace) -> int:
         node = _node(mq, arguments.node)
         _drain_node(node, draining=not arguments.undo)
         if arguments.wait and not arguments.undo:
-            _wait(arguments, lambda: not _node(mq, arguments.node)["leads"], f"node {node['id']} leads still")
+            _wait(arguments, lambda: not _could_lead_elsewhere(mq, arguments.node), f"node {node['id']} leads still")
         node = _node(mq, arguments.node)
     if arguments.json:
         print_json({"node": node["id"], "draining": not arguments.undo, "leads": node["leads"]})
     elif arguments.undo:
         print(f"node {node['id']} may lead again")
+    elif node["leads"]:
+        left = spell_count(node["leads"], "partition")
+        print(f"node {node['id']} leads {left} that no other node has: away while it is stopped")
     else:
-        print(f"node {node['id']} leads {spell_count(node['leads'], 'partition')}; it can be stopped when that is none")
+        print(f"node {node['id']} leads nothing; it can be stopped")
     return 0
 
 
@@ -191,6 +194,13 @@ def _remove(arguments: argparse.Namespace) -> int:
     else:
         print(f"removed node {node['id']}")
     return 0
+
+
+def _could_lead_elsewhere(mq: Client, node_id: int) -> bool:
+    """Whether the node leads a partition still that another one has, too. What only it has stays with it."""
+    if not _node(mq, node_id)["leads"]:
+        return False
+    return any(one["leader"] == node_id and len(one["replicas"]) > 1 for one in all_of(mq, "partitions"))
 
 
 def _replicas(node: dict[str, Any]) -> int:
