@@ -66,10 +66,17 @@ def test_the_preferred_leader_is_elected(cluster: ClusterOfThree) -> None:
 def test_each_node_tells_its_own_disk_and_settings(cluster: ClusterOfThree, admin: KafkaAdminClient) -> None:
     topic = cluster.create(unique("two"), 1, 2)
     has, _, _ = replicas(cluster, topic)
-    for number in (1, 2, 3):
-        (told,) = admin.describe_log_dirs(topic_partitions=[topic], brokers=[number])
-        found = [one for folder in told["log_dirs"] for one in folder["topics"] if one["partitions"]]
-        assert bool(found) == (number in has)
+
+    def on_disk() -> list[int]:
+        found = []
+        for number in (1, 2, 3):
+            (told,) = admin.describe_log_dirs(topic_partitions=[topic], brokers=[number])
+            found += [number for folder in told["log_dirs"] for one in folder["topics"] if one["partitions"]]
+        return found
+
+    wait_for(
+        lambda: on_disk() == sorted(has), "those that have it say so"
+    )  # a follower may be about to
     with Pipeline(cluster.address(2)) as line:
         asked = [{"resource_type": 4, "resource_name": name, "configuration_keys": None} for name in ("2", "3")]
         line.add("describe_configs", 4, resources=asked)
