@@ -21,6 +21,7 @@ from waystation.catalog.follower import Follower
 from waystation.cluster.coordinators import LinkedCoordinators
 from waystation.cluster.internal_topics import InternalTopic
 from waystation.cluster.leadership import Leadership
+from waystation.cluster.link import Links
 from waystation.cluster.member import Member
 from waystation.cluster.membership import Membership
 from waystation.cluster.node import NodeOptions
@@ -62,6 +63,8 @@ from waystation.security.principals import Principal
 from waystation.security.users import User, Users
 from waystation.security.whereabouts import Whereabouts
 from waystation.share.admin import SharedAdmin
+from waystation.share.other_coordinators import ShareCoordinators
+from waystation.share.peer_service import SharePeerService
 from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queues import TopicQueues
 from waystation.subscriptions.inboxes import Inboxes
@@ -197,11 +200,14 @@ class Broker:
         self.groups: GroupCoordinator
         self.shared: SharedGroups
         self.shared_admin: SharedAdmin
+        self.share_service: SharePeerService
+        self.share_coordinators: ShareCoordinators
         self.topic_queues: TopicQueues
         self.transactions: TransactionCoordinator
         self.writers: Writers
         self._coordinators = coordinators
         self._node = node
+        self._links: Links | None = None
         self.member = None if node is None or view is None else self._become_member(node, view)
         self.started_ms = world.clock.now_ms()
         if tracing is not None:
@@ -236,7 +242,13 @@ class Broker:
             self.settings,
             self.meters.cluster,
         )
-        peers = Peers(server, self.markers.write_all, lambda asked: self.writers.answer(asked))
+        peers = Peers(
+            server,
+            self.markers.write_all,
+            lambda asked: self.writers.answer(asked),
+            lambda asked: self.share_service.answer(asked),
+        )
+        self._links = links
         return Member(self.world, node, view, membership, leadership, links, peers, self.topics, self.high_watermarks)
 
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
@@ -350,6 +362,8 @@ class Broker:
         self.shared.letters.deaths = self.meters.deaths
         self.shared.tracing = self.tracing
         self.shared_admin = SharedAdmin(self.shared)
+        self.share_service = SharePeerService(self.shared, self.shared_admin, self.topics)
+        self.share_coordinators = ShareCoordinators(self.shared.journal, self.topics, self.view, self._links, clock)
         if self.member is None:
             self.shared.recover(shares.partitions)
         self.groups.reserve_names(self.shared.__contains__)
@@ -456,6 +470,7 @@ class Broker:
         await self.streams.close()
         await self.delayed.stop()
         await self.dead_letters.stop()
+        await self.share_coordinators.close()
         await self.shared.close()
         await self.shards.close()
         await self.groups.close()
