@@ -32,6 +32,7 @@ from waystation.cluster.producer_ids import StoreProducerIds
 from waystation.cluster.replica_places import ReplicaPlaces
 from waystation.cluster.replication.high_watermarks import HighWatermarks
 from waystation.cluster.replication.serving import FetchServer
+from waystation.cluster.replication.snapshots import SnapshotServer
 from waystation.cluster.state import Address
 from waystation.cluster.store_view import StoreView
 from waystation.cluster.view import Alone, ClusterView
@@ -244,6 +245,7 @@ class Broker:
         )
         peers = Peers(
             server,
+            SnapshotServer(self.world, server.led.get),
             self.markers.write_all,
             lambda asked: self.writers.answer(asked),
             lambda asked: self.share_service.answer(asked),

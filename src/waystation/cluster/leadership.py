@@ -251,7 +251,8 @@ class Leadership:
                 self._begin(self._remove_replica(key, partition))
             return
         if not partition.here:
-            self._begin(self._add_replica(key, partition))
+            if key not in self._cutting:  # else it is being made anew
+                self._begin(self._add_replica(key, partition))
             return
         replica = self._replicas.get(key)
         if replica is None:
@@ -397,6 +398,7 @@ class Leadership:
                 self._refused,
                 self._cutting,
                 self._learn,
+                self._begin_anew,
             )
         return fetcher
 
@@ -429,6 +431,12 @@ class Leadership:
             return
         partition.use(log)
         self._learn(key)
+
+    async def _begin_anew(self, partition: ReplicatedPartition) -> None:
+        """Nothing of this replica is of use to its leader's history: it is copied from its beginning. A crash in
+        between leaves no replica, which is the same."""
+        await self._topics.remove_copy(partition)
+        partition.use(await self._world.offload(self._topics.open_log_of, partition.topic, partition.index))
 
     async def _remove_replica(self, key: Key, partition: ReplicatedPartition) -> None:
         """The store says, at a revision, that the partition has moved away: its files are removed."""

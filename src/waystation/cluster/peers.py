@@ -17,9 +17,11 @@ from waystation.cluster.peer import (
     Request,
     ShareAsk,
     ShareTold,
+    SnapshotAsk,
     WriteMarkers,
 )
 from waystation.cluster.replication.serving import FetchServer
+from waystation.cluster.replication.snapshots import SnapshotServer
 from waystation.errors import Invalid, WaystationError
 from waystation.observe.events import event_logger
 
@@ -36,8 +38,11 @@ Share = Callable[[ShareAsk], Awaitable[ShareTold]]
 class Peers:
     """`link.Answering`."""
 
-    def __init__(self, server: FetchServer, write_markers: WriteAll, join: Join, share: Share) -> None:
+    def __init__(
+        self, server: FetchServer, snapshots: SnapshotServer, write_markers: WriteAll, join: Join, share: Share
+    ) -> None:
         self._server = server
+        self._snapshots = snapshots
         self._write_markers = write_markers
         self._join = join
         self._share = share
@@ -59,6 +64,8 @@ class Peers:
             if isinstance(request, JoinTransaction):
                 await self._join(request)
                 return Done()
+            if isinstance(request, SnapshotAsk):
+                return await self._snapshots.give(request)
             if isinstance(request, ShareAsk):
                 return await self._share(request)
             return await self._write_markers(request)

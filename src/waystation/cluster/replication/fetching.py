@@ -11,12 +11,13 @@ On the loop. A fetcher ends when it has no partitions left, or the broker stops.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from waystation.cluster import following
 from waystation.cluster.link import Link, LinkLost, PeerRefused
 from waystation.cluster.peer import Fetch, Fetched, Hurry, Key, PartitionAsk, PartitionGiven, Refused
 from waystation.cluster.replica_fetch import FetchAnswer
+from waystation.cluster.replication import snapshots
 from waystation.cluster.replication.led import history
 from waystation.cluster.state import PartitionState
 from waystation.cluster.writes import Identity
@@ -67,10 +68,11 @@ class Fetcher:
         refused: Callable[[int, int], None],
         cutting: set[Key],
         cut: Callable[[Key], None],
+        begin_anew: Callable[[ReplicatedPartition], Awaitable[None]],
     ) -> None:
         """`refused`: told that the leader's node, of an incarnation, refuses connections. `cutting`: the logs whose
         ends are being cut off, by whichever fetcher; nobody leads one of them, or fetches to it, before `cut` is told
-        that it is over."""
+        that it is over. `begin_anew`: removes a replica, and makes an empty one in its place."""
         self._leader = leader
         self._link = link
         self._world = world
@@ -82,6 +84,7 @@ class Fetcher:
         self._refused = refused
         self._cutting = cutting
         self._cut = cut
+        self._begin_anew = begin_anew
         self._partitions: dict[Key, ReplicatedPartition] = {}
         self._changed: dict[Key, None] = {}
         self._forgotten: dict[Key, None] = {}
@@ -281,7 +284,7 @@ class Fetcher:
             if answer.records:
                 log.append_as_is(answer.records, gaps=True)
             partition.advance(decision.high_watermark)
-            if decision.log_start > log.start_offset:
+            if decision.log_start > log.start_offset and await self._may_forget(partition, answer):
                 await partition.remove_before(min(decision.log_start, log.end_offset))
             return bool(answer.records)
         if isinstance(decision, following.Drop):
@@ -298,16 +301,40 @@ class Fetcher:
             )
         self._cutting.add(answer.key)
         try:
-            await self._cut_off(partition, decision)
+            await self._cut_off(partition, decision, answer.epoch)
         finally:
             self._cutting.discard(answer.key)
             self._cut(answer.key)
         return False
 
+    async def _may_forget(self, partition: ReplicatedPartition, answer: PartitionGiven) -> bool:
+        """Whether what is before the leader's start can be removed here: a queue shard's only with the snapshot that
+        says what it was. One who is behind keeps it: that snapshot speaks of what is not here yet."""
+        if not snapshots.has_snapshots(partition):
+            return True
+        if partition.end_offset < answer.high_watermark:
+            return False
+        await snapshots.copy(self._link, self._world, partition, answer.epoch, alone=False)
+        return True
+
     async def _cut_off(
-        self, partition: ReplicatedPartition, decision: following.Truncate | following.BeginAgain
+        self, partition: ReplicatedPartition, decision: following.Truncate | following.BeginAgain, epoch: int
     ) -> None:
         log = log_of(partition)
+        if isinstance(decision, following.BeginAgain) and decision.offset < log.end_offset:
+            await self._begin_anew(partition)  # its leader has less than what this log has forgotten
+            logger.warning(
+                "replica.begun_anew",
+                "{topic}-{partition} is copied anew: its leader's history is another one from before the start of the"
+                " log that was here",
+                topic=partition.topic.name,
+                partition=partition.index,
+            )
+            return
+        if snapshots.has_snapshots(partition) and (
+            isinstance(decision, following.BeginAgain) or decision.below_high_watermark
+        ):
+            await snapshots.copy(self._link, self._world, partition, epoch, alone=True)
         if isinstance(decision, following.Truncate):
             end = await truncation.truncate(log, decision.offset, self._commit)
             logger.info(
