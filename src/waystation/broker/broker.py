@@ -33,6 +33,7 @@ from waystation.cluster.replica_places import ReplicaPlaces
 from waystation.cluster.replication.high_watermarks import HighWatermarks
 from waystation.cluster.replication.serving import FetchServer
 from waystation.cluster.replication.snapshots import SnapshotServer
+from waystation.cluster.replication.throttle import Throttle
 from waystation.cluster.state import Address
 from waystation.cluster.store_view import StoreView
 from waystation.cluster.view import Alone, ClusterView
@@ -228,7 +229,8 @@ class Broker:
         )
         links = node.links(view)
         self._coordinators = LinkedCoordinators(view, self.topics, links)
-        server = FetchServer(self.world, self.node_id)
+        sending = Throttle(self.world.clock, lambda: self.settings.integer("leader.replication.throttled.rate"))
+        server = FetchServer(self.world, self.node_id, sending)
         leadership = Leadership(
             self.world,
             node.store,

@@ -29,6 +29,7 @@ from waystation.cluster.promises import LeaderState
 from waystation.cluster.replication.fetching import Fetcher, Numbers
 from waystation.cluster.replication.led import Led, history
 from waystation.cluster.replication.serving import FetchServer
+from waystation.cluster.replication.throttle import Throttle
 from waystation.cluster.state import (
     NOBODY,
     NODES,
@@ -140,6 +141,7 @@ class Leadership:
         self._replicas: dict[Key, _Replica] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._numbers = Numbers()
+        self._throttle = Throttle(world.clock, lambda: settings.integer("follower.replication.throttled.rate"))
         self._cutting: set[Key] = set()  # logs that an answer of a leader is cutting
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -399,6 +401,7 @@ class Leadership:
                 self._cutting,
                 self._learn,
                 self._begin_anew,
+                self._throttle,
             )
         return fetcher
 

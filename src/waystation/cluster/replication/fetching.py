@@ -19,6 +19,7 @@ from waystation.cluster.peer import Fetch, Fetched, Hurry, Key, PartitionAsk, Pa
 from waystation.cluster.replica_fetch import FetchAnswer
 from waystation.cluster.replication import snapshots
 from waystation.cluster.replication.led import history
+from waystation.cluster.replication.throttle import Throttle, moves
 from waystation.cluster.state import PartitionState
 from waystation.cluster.writes import Identity
 from waystation.errors import StorageFailed, UnexpectedOffset, WaystationError
@@ -69,6 +70,7 @@ class Fetcher:
         cutting: set[Key],
         cut: Callable[[Key], None],
         begin_anew: Callable[[ReplicatedPartition], Awaitable[None]],
+        throttle: Throttle,
     ) -> None:
         """`refused`: told that the leader's node, of an incarnation, refuses connections. `cutting`: the logs whose
         ends are being cut off, by whichever fetcher; nobody leads one of them, or fetches to it, before `cut` is told
@@ -85,6 +87,8 @@ class Fetcher:
         self._cutting = cutting
         self._cut = cut
         self._begin_anew = begin_anew
+        self._throttle = throttle  # of the node, whomever it fetches from
+        self._held_back: asyncio.TimerHandle | None = None
         self._partitions: dict[Key, ReplicatedPartition] = {}
         self._changed: dict[Key, None] = {}
         self._forgotten: dict[Key, None] = {}
@@ -120,6 +124,8 @@ class Fetcher:
         return len(self._partitions)
 
     async def close(self) -> None:
+        if self._held_back is not None:
+            self._held_back.cancel()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -213,12 +219,21 @@ class Fetcher:
             partition, state = self._partitions[key], self._state_of(key)
             if state is None or state.leader != self._leader:
                 continue
+            if moves(state, me.node_id) and (wait_s := self._throttle.wait_s()):
+                if self._held_back is None:
+                    self._held_back = asyncio.get_running_loop().call_later(wait_s, self._go_on)
+                continue
             log = log_of(partition)
             if key in self._cutting or log.truncation is not None or log.failure is not None:
                 continue
             fetch = following.next_fetch(me, state, history(log), log.durable_offset, number)
             if fetch is not None:
                 yield PartitionAsk(*key, fetch.epoch, fetch.offset, fetch.last_epoch)
+
+    def _go_on(self) -> None:
+        """What was held back may be asked for."""
+        self._held_back = None
+        self._hurry()
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -235,6 +250,8 @@ class Fetcher:
                 continue
             if answer.records or answer.diverging is not None or answer.log_start > answer.offset:
                 self._changed[key] = None
+            if moves(state, self._identity().node_id):
+                self._throttle.spend(len(answer.records))
             try:
                 appended = await self._apply(partition, state, answer) or appended
             except UnexpectedOffset as error:

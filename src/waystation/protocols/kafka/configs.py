@@ -84,7 +84,10 @@ async def _describe(call: Call, resource: Any) -> object:
 async def _entries(call: Call, kind: int, name: str) -> list[Entry]:
     access, settings = call.access, call.broker.settings
     if kind == TOPIC:
-        return topic_entries(access.topics.settings(name), settings)
+        overrides, topic_id = access.topics.settings(name), access.topics.id_of(name)
+        placed = None if topic_id is None else access.view.placed(topic_id, 0)
+        replicas = 1 if placed is None else len(placed.replicas) - len(placed.adding)
+        return topic_entries(overrides, settings, replicas)
     if kind == BROKER:
         if name == "":
             return default_entries(access.cluster.settings())
