@@ -40,8 +40,8 @@ def configure_reassign(parser: argparse.ArgumentParser) -> None:
         "--throttle",
         type=positive,
         metavar="BYTES",
-        help="copy at most so many bytes per second on each node, now and until it is changed; with --wait until it is"
-        " done (sets leader.replication.throttled.rate and follower.replication.throttled.rate)",
+        help="copy at most this many bytes per second on each node, now and until it is changed; with --wait until"
+        " it is done (sets leader.replication.throttled.rate and follower.replication.throttled.rate)",
     )
     _add_waiting(parser)
     add_server(parser)

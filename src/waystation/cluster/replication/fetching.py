@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from waystation.cluster import following
 from waystation.cluster.link import Link, LinkLost, PeerRefused
@@ -89,6 +90,7 @@ class Fetcher:
         self._begin_anew = begin_anew
         self._throttle = throttle  # of the node, whomever it fetches from
         self._held_back: asyncio.TimerHandle | None = None
+        self._besides: dict[Key, asyncio.Task[None]] = {}
         self._partitions: dict[Key, ReplicatedPartition] = {}
         self._changed: dict[Key, None] = {}
         self._forgotten: dict[Key, None] = {}
@@ -126,6 +128,9 @@ class Fetcher:
     async def close(self) -> None:
         if self._held_back is not None:
             self._held_back.cancel()
+        for task in tuple(self._besides.values()):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -301,8 +306,11 @@ class Fetcher:
             if answer.records:
                 log.append_as_is(answer.records, gaps=True)
             partition.advance(decision.high_watermark)
-            if decision.log_start > log.start_offset and await self._may_forget(partition, answer):
-                await partition.remove_before(min(decision.log_start, log.end_offset))
+            if decision.log_start > log.start_offset:
+                if snapshots.has_snapshots(partition):
+                    self._beside(answer.key, partial(self._forget_with_snapshot, partition, answer))
+                else:
+                    await partition.remove_before(min(decision.log_start, log.end_offset))
             return bool(answer.records)
         if isinstance(decision, following.Drop):
             return False
@@ -317,22 +325,51 @@ class Fetcher:
                 high_watermark=partition.visible_offset,
             )
         self._cutting.add(answer.key)
+        cut = partial(self._cut_to_the_end, partition, decision, answer)
+        if not (snapshots.has_snapshots(partition) and self._beside(answer.key, cut)):
+            await cut()
+        return False
+
+    async def _cut_to_the_end(
+        self,
+        partition: ReplicatedPartition,
+        decision: following.Truncate | following.BeginAgain,
+        answer: PartitionGiven,
+    ) -> None:
         try:
             await self._cut_off(partition, decision, answer.epoch)
         finally:
             self._cutting.discard(answer.key)
             self._cut(answer.key)
-        return False
 
-    async def _may_forget(self, partition: ReplicatedPartition, answer: PartitionGiven) -> bool:
-        """Whether what is before the leader's start can be removed here: a queue shard's only with the snapshot that
-        says what it was. One who is behind keeps it: that snapshot speaks of what is not here yet."""
-        if not snapshots.has_snapshots(partition):
-            return True
-        if partition.end_offset < answer.high_watermark:
+    def _beside(self, key: Key, work: Callable[[], Awaitable[None]]) -> bool:
+        """Done while other partitions are fetched: a snapshot may be large. False: the partition has such work already,
+        and this is not begun."""
+        if key in self._besides:
             return False
-        await snapshots.copy(self._link, self._world, partition, answer.epoch, alone=False)
+        task = self._besides[key] = asyncio.get_running_loop().create_task(self._work_beside(key, work))
+        task.add_done_callback(lambda _: self._besides.pop(key, None))
         return True
+
+    async def _work_beside(self, key: Key, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except WaystationError as error:
+            logger.warning(
+                "replica.snapshot_not_copied", "a snapshot of queues cannot be copied now: {error}", error=error
+            )
+            asyncio.get_running_loop().call_later(AGAIN_S, self._ask_again, [key])
+
+    async def _forget_with_snapshot(self, partition: ReplicatedPartition, answer: PartitionGiven) -> None:
+        """What is before the leader's start is removed here when the snapshot is here that says what it was. One who is
+        behind keeps it: that snapshot speaks of what is not here yet."""
+        if partition.end_offset < answer.high_watermark:
+            return
+        await snapshots.copy(self._link, self._world, partition, answer.epoch, alone=False)
+        state = self._state_of(answer.key)
+        same = state is not None and state.epoch == answer.epoch and self._partitions.get(answer.key) is partition
+        if same and answer.key not in self._cutting:
+            await partition.remove_before(min(answer.log_start, partition.end_offset))
 
     async def _cut_off(
         self, partition: ReplicatedPartition, decision: following.Truncate | following.BeginAgain, epoch: int
@@ -341,9 +378,9 @@ class Fetcher:
         if isinstance(decision, following.BeginAgain) and decision.offset < log.end_offset:
             await self._begin_anew(partition)  # its leader has less than what this log has forgotten
             logger.warning(
-                "replica.begun_anew",
-                "{topic}-{partition} is copied anew: its leader's history is another one from before the start of the"
-                " log that was here",
+                "replica.copied_again",
+                "{topic}-{partition} is copied again from the beginning: its leader's history is another one from"
+                " before the start of the log that was here",
                 topic=partition.topic.name,
                 partition=partition.index,
             )

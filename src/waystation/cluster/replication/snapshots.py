@@ -63,7 +63,7 @@ def _read(disk: Disk, folder: str, name: str, position: int) -> SnapshotPart:
     try:
         file = disk.open(f"{folder}/{name}")
     except FileNotFoundError as error:
-        raise NotFound("the snapshot is gone: there is a newer one") from error
+        raise NotFound("there is a newer snapshot in its place") from error
     try:
         return SnapshotPart(name, file.size(), file.read(PART_BYTES, position))
     finally:
