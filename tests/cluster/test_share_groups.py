@@ -6,7 +6,6 @@ what was acknowledged, and confirmed, is not delivered again, and all the rest i
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 
@@ -14,7 +13,7 @@ import pytest
 from confluent_kafka import KafkaException, Message, Producer, ShareConsumer
 
 from tests.clients.share_kit import ACCEPT, RELEASE, from_the_beginning, poll, share_consumer, take
-from tests.support.cluster import PROGRAM, ClusterOfThree
+from tests.support.cluster import ClusterOfThree
 from tests.support.names import unique
 from tests.support.waiting import DEADLINE_S, NotInTime, wait_for
 from waystation.groups.records import partition_for
@@ -36,8 +35,8 @@ def spread(cluster: ClusterOfThree) -> None:
 
 
 def lead(cluster: ClusterOfThree, topic: str, index: int, node: int) -> None:
-    words = ["reassign", topic, "--partition", str(index), "--replicas", OTHERS[node], "--wait", "--timeout", "60"]
-    subprocess.run([*PROGRAM, *words, "--server", cluster.address(1)], check=True, capture_output=True, timeout=90)
+    wanted = ("--partition", str(index), "--replicas", OTHERS[node], "--wait", "--timeout", "60")
+    cluster.run("cluster", "reassign", topic, *wanted)
     wait_for(lambda: cluster.leader(topic, index) == node, f"node {node} leads {topic}-{index}", within_s=60)
 
 
