@@ -26,7 +26,7 @@ SPARK := $(SPARK_VENV)/.spark$(HERE)
 SETUP := scripts/venv scripts/find-python requirements/build.txt pyproject.toml
 
 # ARGS goes to `waystation serve` or `waystation demo`, PYTEST_ARGS to pytest, BENCH_ARGS to the benchmarks, LOCK_ARGS (--upgrade) to the lock,
-# SOAK_MINUTES and SOAK_ARGS (--kill-every, --rate, --seed) to `make soak-real`.
+# SOAK_MINUTES and SOAK_ARGS (--kill-every, --rate, --seed) to `make soak-real`, SOAK_SEEDS and SOAK_FIRST to `make soak-cluster`.
 ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -35,8 +35,11 @@ SOAK_MINUTES ?= 60
 # The newest of each minor version that is supported; the newest of all is what `make spark` has.
 SPARK_VERSIONS ?= 4.0.5 4.1.4 4.2.1
 SOAK_ARGS ?=
+SOAK_SEEDS ?= 20000
+SOAK_FIRST ?= 0
+SOAK_JOBS ?= 2
 
-.PHONY: help run run-demo setup test tools lint format types contracts pytest docs screenshots spark spark-quick spark-versions soak-spark soak soak-real bench bench-spark bench-pages lock clean
+.PHONY: help run run-demo setup test tools lint format types contracts pytest docs screenshots spark spark-quick spark-versions soak-spark soak soak-cluster soak-real bench bench-spark bench-cluster bench-pages lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -97,6 +100,9 @@ soak-spark: $(SPARK) ## a million rows each way through Spark, with everything k
 soak: $(DEV) ## the long simulations and crash loops
 	$(PY) -m pytest -m soak --timeout=7200 $(PYTEST_ARGS)
 
+soak-cluster: $(DEV) ## a whole cluster in simulation, under every fault (SOAK_SEEDS=20000, SOAK_FIRST=0, SOAK_JOBS=2)
+	$(PY) -m tests.simulation.cluster_soak --seeds $(SOAK_SEEDS) --first $(SOAK_FIRST) --jobs $(SOAK_JOBS)
+
 soak-real: $(DEV) ## an hour of load on every protocol with kill -9 every minute, audited (SOAK_MINUTES=60)
 	mkdir -p build
 	$(PY) -m tests.soak_real --minutes $(SOAK_MINUTES) --report build/soak-real.txt $(SOAK_ARGS)
@@ -107,6 +113,9 @@ bench: $(BENCH) ## the benchmarks, beside the peers
 
 bench-spark: $(SPARK) ## the benchmarks of the Spark source and sink
 	$(SPARK_VENV)/bin/python -m benchmarks.spark $(BENCH_ARGS)
+
+bench-cluster: $(BENCH) ## what replication costs and how long a failover takes, beside Kafka with three brokers
+	$(BENCH_VENV)/bin/python -m benchmarks.cluster $(BENCH_ARGS)
 
 bench-pages: $(BENCH) ## how fast the pages of the dashboard are with 1,000 topics and 100,000 queues
 	$(BENCH_VENV)/bin/python -m benchmarks.pages $(BENCH_ARGS)

@@ -3,7 +3,12 @@ memory that the broker has had.
 
 The probe sends a message (by Kafka's protocol: fetches one) and waits for the answer, at a fixed rate, by the protocol
 that the attack is on. An attack (`benchmarks.attackers`) sends what it has and then does nothing: what is measured is
-what the broker does for it, not what it costs the machine. Called by `benchmarks.cli`.
+what the broker does for it, not what it costs the machine.
+
+Each attack is measured against a broker that is fresh in every round, and again in a series: all attacks one after
+another on one broker, each as soon as the one before it has closed its connections. Right before each attack the probe
+is alone, so that both are of the same moment. A round's p99 is that of some hundred answers; what is reported is the
+median of the rounds', and of memory the most. Called by `benchmarks.cli`.
 """
 
 import socket
@@ -28,6 +33,7 @@ from benchmarks.wires import Wire
 
 RATE_PER_S = 200
 ALONE_S, BESIDE_S = 2.0, 2.5
+ROUNDS = 5
 PROBED = "probe"
 TIMEOUT_S = 30.0
 
@@ -115,32 +121,44 @@ class Hostile:
         """`only`: part of the names of the attacks that are wanted; all of them without it."""
         self._work, self._report, self._scale = work, report, scale
         self._attacks = {name: known for name, known in ATTACKS.items() if only.lower() in name.lower()}
+        self._peaks: dict[str, float] = {}
 
     def run(self, peer: Waystation) -> None:
-        for protocol in dict.fromkeys(known.protocol for known in self._attacks.values()):
-            with tempfile.TemporaryDirectory(prefix="hostile-", dir=self._work) as folder, _broker(Path(folder)) as own:
-                self._protocol(peer, protocol, own)
+        rounds = max(ROUNDS, self._report.rounds) if self._report.full else self._report.rounds
+        for _ in range(rounds):
+            for name in self._attacks:
+                with self._fresh() as broker:
+                    self._beside(peer, name, broker, "fresh")
+            with self._fresh() as broker:
+                for name in self._attacks:
+                    self._beside(peer, name, broker, "in a series")
+        for work, peak in self._peaks.items():
+            self._report.add(peer.name, work, figures.MEMORY, peak, figures.HOSTILE)
 
-    def _protocol(self, peer: Waystation, protocol: str, broker: "Broker") -> None:
-        probe = probe_of(protocol, broker.addresses)
+    @contextmanager
+    def _fresh(self) -> "Iterator[Broker]":
+        with tempfile.TemporaryDirectory(prefix="hostile-", dir=self._work) as folder, _broker(Path(folder)) as broker:
+            yield broker
+
+    def _beside(self, peer: Waystation, name: str, broker: "Broker", how: str) -> None:
+        known = self._attacks[name]
+        probe = probe_of(known.protocol, broker.addresses)
+        attack = Attack(broker.addresses)
         try:
             probe.once()
-            self._add(peer, f"{protocol}, alone", probe.run(ALONE_S * self._scale), broker.pid)
-            for name, known in self._attacks.items():
-                if known.protocol == protocol:
-                    attack = Attack(broker.addresses)
-                    procfs.forget_peak(broker.pid)
-                    try:
-                        known.begin(attack)
-                        self._add(peer, f"beside: {name}", probe.run(BESIDE_S * self._scale), broker.pid)
-                    finally:
-                        attack.close()
+            self._add(peer, f"{name}, {how}: alone", probe.run(ALONE_S * self._scale))
+            procfs.forget_peak(broker.pid)
+            known.begin(attack)
+            work = f"{name}, {how}: beside"
+            self._add(peer, work, probe.run(BESIDE_S * self._scale))
+            self._peaks[work] = max(self._peaks.get(work, 0.0), procfs.peak_mib(broker.pid))
         finally:
+            attack.close()
             probe.close()
 
-    def _add(self, peer: Waystation, work: str, taken: list[float], pid: int) -> None:
+    def _add(self, peer: Waystation, work: str, taken: list[float]) -> None:
         cuts = statistics.quantiles(taken, n=100, method="inclusive")
-        for unit, value in (("p50 ms", cuts[49]), ("p99 ms", cuts[98]), (figures.MEMORY, procfs.peak_mib(pid))):
+        for unit, value in (("p50 ms", cuts[49]), ("p99 ms", cuts[98])):
             self._report.add(peer.name, work, unit, value, figures.HOSTILE)
 
 

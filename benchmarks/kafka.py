@@ -94,7 +94,7 @@ class Kafka:
         jar = next(fetch_jars(self.cache).glob("kafka_2.13-*.jar"))
         return f"Apache Kafka {jar.stem.removeprefix('kafka_2.13-')}"
 
-    def _java(self, folder: Path, heap: str, *arguments: str) -> list[str]:
+    def java(self, folder: Path, heap: str, *arguments: str) -> list[str]:
         java = shutil.which("java")
         if java is None:
             raise Unavailable("no `java`")
@@ -108,7 +108,7 @@ class Kafka:
         self._write_settings(folder, free_port())
         if not any((folder / "data").glob("*")):
             tool = ["kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(folder / "server.properties")]
-            subprocess.run(self._java(folder, "256M", *tool), check=True, capture_output=True)
+            subprocess.run(self.java(folder, "256M", *tool), check=True, capture_output=True)
 
     def _write_settings(self, folder: Path, port: int) -> None:
         text = SETTINGS.format(port=port, controller=free_port(), data=folder / "data")
@@ -116,4 +116,4 @@ class Kafka:
 
     def spawn(self, folder: Path, port: int) -> Running:
         self._write_settings(folder, port)
-        return spawn(self._java(folder, "1G", "kafka.Kafka", str(folder / "server.properties")), folder, port)
+        return spawn(self.java(folder, "1G", "kafka.Kafka", str(folder / "server.properties")), folder, port)

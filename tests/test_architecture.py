@@ -272,6 +272,82 @@ def test_an_import_loads_nothing_heavy(module: str) -> None:
     assert not {name for name in loaded for heavy in HEAVY if name == heavy or name.startswith(heavy + ".")}
 
 
+STARTED = """
+import asyncio, sys
+sys.modules["hypothesis"] = None  # kio imports it where it finds it; users do not have it
+before = set(sys.modules)
+from waystation.cli.main import build_parser
+from waystation.cli.serve import make_plan
+from waystation.embedded import Station
+words = ["serve", "--data", sys.argv[1], "--kafka", "127.0.0.1:0", "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0"]
+plan = make_plan(build_parser(words).parse_args(words))
+async def live():
+    station = Station(plan.data, plan.settings, kafka=plan.kafka, amqp=plan.amqp, http=plan.http)
+    await station.start()
+    print(*sorted(set(sys.modules) - before))
+    print(*sorted({
+        f"{name}.{value.__name__}"
+        for name, module in list(sys.modules.items()) if name.startswith("waystation.")
+        for value in vars(module).values()
+        if isinstance(value, type) and "__dataclass_fields__" in vars(value) and value.__module__ == name
+    }))
+    await station.stop()
+asyncio.run(live())
+"""
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[str]]:
+    """The modules that a broker alone, without users, has loaded when it listens, and the dataclasses that are its
+    own. Twice on one folder: a first start makes what a second one reads."""
+    data = str(tmp_path_factory.mktemp("alone") / "data")
+    loaded: set[str] = set()
+    dataclasses: set[str] = set()
+    for _ in range(2):
+        command = [sys.executable, "-c", STARTED, data]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT / "src")
+        assert done.returncode == 0, done.stderr
+        modules, classes = done.stdout.splitlines()
+        loaded |= set(modules.split())
+        dataclasses |= set(classes.split())
+    return loaded, dataclasses
+
+
+NOT_AT_START = (
+    # Of the standard library, and what each of them brings along.
+    *("bz2", "email", "http", "importlib.metadata", "lzma", "pathlib", "shutil", "urllib", "zipfile"),
+    # For clients of one kind, which load it when they come.
+    *("cramjam", "httptools", "pamqp", "websockets", "prometheus_client"),
+    *(
+        "waystation.protocols.amqp.connection",
+        "waystation.protocols.http.connection",
+        "waystation.protocols.management",
+    ),
+    # For nodes of a cluster.
+    *("waystation.broker.homes", "waystation.cluster.etcd", "waystation.cluster.leadership"),
+    *("waystation.cluster.member", "waystation.cluster.membership", "waystation.cluster.operations"),
+    *("waystation.cluster.peers", "waystation.cluster.replication", "waystation.cluster.store_view"),
+    # For users, certificates and tokens.
+    *("cryptography", "jwt", "waystation.security.node_links", "waystation.security.tls", "waystation.security.tokens"),
+    # For programs beside the broker.
+    *("waystation.client.core", "waystation.demo", "waystation.spark", "waystation.observe.otel"),
+)
+"""What a broker alone, which nobody has connected to, does without: each start would pay for it."""
+
+
+def test_a_broker_alone_starts_without_what_few_need(started: tuple[set[str], set[str]]) -> None:
+    loaded, _ = started
+    assert "waystation.broker.broker" in loaded
+    assert not {name for name in loaded for rare in NOT_AT_START if name == rare or name.startswith(rare + ".")}
+
+
+def test_the_brokers_own_data_is_not_compiled_at_each_start(started: tuple[set[str], set[str]]) -> None:
+    """A dataclass takes half a millisecond to define, a msgspec.Struct a thirtieth of it. These two need what Struct
+    does not have: commands that never load msgspec, a field that is not compared."""
+    _, dataclasses = started
+    assert dataclasses == {"waystation.client.address.Address", "waystation.routing.exchange.ExchangeSettings"}
+
+
 def test_codecs_are_loaded_when_first_needed() -> None:
     """A broker whose producers do not compress never loads cramjam: nothing imports it at the top of a module."""
     eager = [

@@ -649,7 +649,7 @@ class QueueInfo(msgspec.Struct, omit_defaults=True):
     dead: int = 0
 
 
-class PutAnswer(msgspec.Struct, omit_defaults=True):
+class PutAnswer(msgspec.Struct, omit_defaults=True, gc=False):
     first: int  # the tag of the first message; an id is QUEUE#TAG where the sender gave none
     count: int  # how many were stored
     duplicates: list[int] = []  # indexes that were left out: their ids were used within the window

@@ -30,7 +30,7 @@ from waystation.broker.access.groups import GroupAccess
 from waystation.broker.access.rules import RuleAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.transactions import TransactionAccess
-from waystation.cluster.view import Alone
+from waystation.cluster.alone import Alone
 from waystation.observe.meters import Meters
 from waystation.protocols.kafka import codec, consumer_groups, groups, offsets
 from waystation.protocols.kafka.apis import APIS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from waystation.world.long_work import LATELY_S, MOST_REST_S, LongWork
+from waystation.world.long_work import GIVE_WAY_S, LATELY_S, MOST_REST_S, LongWork
 
 TURNS = 10
 """More than a step and what it leaves for the next turn take."""
@@ -212,5 +212,52 @@ def test_the_line_goes_on_by_itself() -> None:
         line = LongWork(asyncio.get_running_loop().time)
         async with asyncio.timeout(30):
             await asyncio.gather(*(line.turn() for _ in range(20)))
+
+    asyncio.run(story())
+
+
+def test_the_line_gives_way_once_to_who_has_just_asked() -> None:
+    async def story() -> None:
+        line = ByHand()
+        line.now_s = 100.0
+        done: list[int] = []
+        bulk, small = object(), object()
+        for number in range(3):
+            line.then(lambda number=number: done.append(number), bulk)  # type: ignore[misc]
+        line.asked(small)
+        await line.turns()
+        assert done == []
+        assert line.rests == [GIVE_WAY_S]
+        await line.rested()
+        assert done == [0], "the same question does not hold it up twice"
+        line.asked(small)
+        line.now_s += GIVE_WAY_S
+        await line.rested()
+        assert done == [0, 1], "that was answered long ago"
+        line.asked(small)
+        await line.rested()
+        assert done == [0, 1]
+        line.asked(object())
+        await line.rested()
+        assert done == [0, 1, 2], "however many ask"
+
+    asyncio.run(story())
+
+
+def test_one_who_asks_for_much_is_not_waited_for() -> None:
+    """By none of those in the line: two who read megabytes each by small requests would hold each other up."""
+
+    async def story() -> None:
+        line = ByHand()
+        line.now_s = 100.0
+        done: list[str] = []
+        first, second = object(), object()
+        line.asked(first)
+        line.then(lambda: done.append("first"), first)
+        line.asked(second)
+        line.took(second)
+        await line.turns()
+        assert done == ["first"]
+        assert not line.others_wait(object())
 
     asyncio.run(story())

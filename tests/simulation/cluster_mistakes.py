@@ -1,23 +1,55 @@
 """Mistakes made on purpose in a cluster: each of them breaks a promise, and the simulation has to notice.
 
-Each is a context manager that puts the mistake into the product's own code and takes it out again.
+Each is a context manager that puts the mistake into the product's own code and takes it out again, and a row of
+`MISTAKES`: which faults and which work lead to where it matters, and within how many seeds it has to be caught. (What
+`cluster_checker.py` finds by trying every order of events, and chance hardly meets, is left to it.)
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from waystation.cluster import elections, following
+from tests.simulation.cluster_machine import LIFE_S
+from waystation.broker.homes import Homes
+from waystation.cluster import elections, following, in_sync, promises, starting
 from waystation.cluster.following import Append, BeginAgain, Drop, Truncate
+from waystation.cluster.leadership import Leadership
 from waystation.cluster.membership import Membership
-from waystation.cluster.promises import LeaderState
+from waystation.cluster.promises import Joiner, LeaderState
 from waystation.cluster.replica_fetch import FetchAnswer, History, ReplicaFetch
+from waystation.cluster.replication import led as led_module
 from waystation.cluster.replication.fetching import Fetcher
+from waystation.cluster.replication.led import Led
 from waystation.cluster.state import PartitionState, changed
-from waystation.cluster.writes import Identity
+from waystation.cluster.writes import Identity, Write
+from waystation.log.batch import Header
+from waystation.log.log import Log
+from waystation.log.producers import Producers, StoredBatch
+from waystation.message import Message
+from waystation.topics.partition import Partition
+from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, TRANSACTIONS_TOPIC
+from waystation.transactions.machine import Producer, Transaction
+
+Made = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    made: Made
+    faults: list[str]
+    work: list[str]
+    seeds: int
+    """Within so many it is caught; where that is more than `FEW`, `make soak` shows it."""
+    seconds: float = LIFE_S
+
+
+# -- what is acknowledged and shown -----------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -41,6 +73,74 @@ def fetch_before_fsync() -> Iterator[None]:
 
     with patch.object(following, "next_fetch", next_fetch), patch.object(Fetcher, "_sync", sync):
         yield
+
+
+@contextmanager
+def show_what_is_above_the_high_watermark() -> Iterator[None]:
+    with patch.object(ReplicatedPartition, "visible_offset", property(lambda self: self._log.written_offset)):
+        yield
+
+
+@contextmanager
+def write_down_a_high_watermark_that_is_too_high() -> Iterator[None]:
+    def high_watermarks(self: Leadership) -> dict[str, int]:
+        return {f"{key[0]}/{key[1]}": one.partition.end_offset for key, one in self._replicas.items()}
+
+    with patch.object(Leadership, "high_watermarks", high_watermarks):
+        yield
+
+
+@contextmanager
+def acknowledge_though_another_leads_by_now() -> Iterator[None]:
+    async def until_durable(self: ReplicatedPartition, offset: int) -> None:
+        while self._high_watermark < offset:
+            await asyncio.shield(self.next_attempt())
+
+    with (
+        patch.object(Partition, "truncations", property(lambda self: 0)),
+        patch.object(ReplicatedPartition, "until_durable", until_durable),
+    ):
+        yield
+
+
+def _durable_here(topic: str) -> AbstractContextManager[Any]:
+    """What is written to this topic is acknowledged when it is on the leader's own disk."""
+
+    def durable_offset(self: ReplicatedPartition) -> int:
+        return self._log.durable_offset if self.topic.name == topic else self._high_watermark
+
+    async def until_durable(self: ReplicatedPartition, offset: int) -> None:
+        while self.durable_offset < offset:
+            self._log.check_usable()
+            await self._commit.join(self._log)
+
+    real = ReplicatedPartition.until_durable
+
+    async def until(self: ReplicatedPartition, offset: int) -> None:
+        await (until_durable if self.topic.name == topic else real)(self, offset)
+
+    return patch.multiple(ReplicatedPartition, durable_offset=property(durable_offset), until_durable=until)
+
+
+@contextmanager
+def acknowledge_acks_of_queues_from_the_leader_alone() -> Iterator[None]:
+    with _durable_here(QUEUES_TOPIC):
+        yield
+
+
+@contextmanager
+def acknowledge_offsets_from_the_leader_alone() -> Iterator[None]:
+    with _durable_here(OFFSETS_TOPIC):
+        yield
+
+
+@contextmanager
+def acknowledge_transactions_from_the_leader_alone() -> Iterator[None]:
+    with _durable_here(TRANSACTIONS_TOPIC):
+        yield
+
+
+# -- who leads --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -87,21 +187,172 @@ def take_over_from_outside_the_in_sync_set() -> Iterator[None]:
 
 
 @contextmanager
-def show_what_is_above_the_high_watermark() -> Iterator[None]:
-    from waystation.topics.replicated_partition import ReplicatedPartition
+def take_over_without_comparing() -> Iterator[None]:
+    real = elections.takeover
 
-    with patch.object(ReplicatedPartition, "visible_offset", property(lambda self: self._log.written_offset)):
+    def takeover(me: Identity, partition: Any, *args: Any, **named: Any) -> Write | None:
+        write = real(me, partition, *args, **named)
+        if write is None:
+            return None
+        return Write(write.changes, {key: it for key, it in write.expected.items() if key != partition.key})
+
+    with patch.object(elections, "takeover", takeover):
         yield
 
 
-MISTAKES: dict[str, Callable[[], Any]] = {
-    mistake.__name__: mistake
+@contextmanager
+def a_deposed_coordinator_keeps_what_it_knew() -> Iterator[None]:
+    def drop(self: Homes, partition: Partition) -> None:
+        """It will be asked again some time."""
+
+    with patch.object(Homes, "drop", drop):
+        yield
+
+
+# -- the in-sync set --------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stop_counting_a_replica_before_the_store_has_removed_it() -> Iterator[None]:
+    def counted(self: LeaderState) -> frozenset[int]:
+        members = frozenset(self.view.state.in_sync)
+        return members if self.pending is None else members & self.pending.members
+
+    with patch.object(LeaderState, "counted", property(counted)):
+        yield
+
+
+@contextmanager
+def join_before_it_has_anything() -> Iterator[None]:
+    def may_join(self: LeaderState) -> list[Joiner]:
+        return [
+            Joiner(node_id, follower.folder)
+            for node_id, follower in sorted(self.followers.items())
+            if node_id not in self.counted
+        ]
+
+    with patch.object(LeaderState, "may_join", may_join):
+        yield
+
+
+@contextmanager
+def go_on_below_the_floor() -> Iterator[None]:
+    def floor(state: PartitionState, min_in_sync: int) -> int:
+        return 1
+
+    with (
+        patch.object(promises, "floor", floor),
+        patch.object(in_sync, "floor", floor),
+        patch.object(elections, "floor", floor),
+        patch.object(led_module, "floor", floor),
+    ):
+        yield
+
+
+@contextmanager
+def count_a_diverging_fetch() -> Iterator[None]:
+    real = LeaderState._heard
+
+    def heard(self: LeaderState, fetch: ReplicaFetch, known: Any, now: float, *, counts: bool) -> Any:
+        return real(self, fetch, known, now, counts=True)
+
+    with patch.object(LeaderState, "_heard", heard):
+        yield
+
+
+@contextmanager
+def remember_promises_of_an_earlier_epoch() -> Iterator[None]:
+    remembered: dict[int, Any] = {}
+    begin, close = Led.__init__, Led.close
+
+    def init(self: Led, key: Any, partition: ReplicatedPartition, *args: Any) -> None:
+        begin(self, key, partition, *args)
+        self.state.followers |= remembered.get(id(partition), {})
+
+    def ended(self: Led) -> None:
+        remembered[id(self.partition)] = dict(self.state.followers)
+        close(self)
+
+    with patch.object(Led, "__init__", init), patch.object(Led, "close", ended):
+        yield
+
+
+# -- disks ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def a_node_with_another_disk_stays_in_the_in_sync_set() -> Iterator[None]:
+    with patch.object(starting, "trusted", lambda folder, disk: disk is not None):
+        yield
+
+
+# -- producers, transactions, queues ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def forget_producers_on_followers() -> Iterator[None]:
+    """What a producer has written is known to the leader that took it, and to nobody after it."""
+    real = Log.append_as_is
+
+    def append_as_is(self: Log, data: bytes | bytearray | memoryview, *, gaps: bool = False) -> Any:
+        with patch.object(self, "apply", lambda batch, header, now: None):
+            return real(self, data, gaps=gaps)
+
+    with patch.object(Log, "append_as_is", append_as_is):
+        yield
+
+
+@contextmanager
+def take_an_old_epoch_for_the_present_one() -> Iterator[None]:
+    """Nobody is fenced: whoever has the producer id is the producer."""
+    real = Producers.check
+
+    def check(self: Transaction, producer: Producer) -> None:
+        """Whoever it is."""
+
+    def check_batch(self: Producers, header: Header) -> StoredBatch | None:
+        state = self.by_id.get(header.producer_id)
+        return None if state is not None and header.producer_epoch < state.epoch else real(self, header)
+
+    with patch.object(Transaction, "check", check), patch.object(Producers, "check", check_batch):
+        yield
+
+
+@contextmanager
+def forget_delays() -> Iterator[None]:
+    with patch.object(Message, "ready_at_ms", lambda self, taken_ms: None):
+        yield
+
+
+FEW = 20
+KILLS = ["crash", "crash_leaders"]
+CUTS = ["cut_off", "cut_link", "pause"]
+TOPICS = ["publish", "publish_idempotent"]
+
+MISTAKES: dict[str, Mistake] = {
+    mistake.made.__name__: mistake
     for mistake in (
-        acknowledge_from_the_leader_alone,
-        fetch_before_fsync,
-        truncate_to_the_high_watermark,
-        a_restarted_leader_goes_on_in_its_epoch,
-        take_over_from_outside_the_in_sync_set,
-        show_what_is_above_the_high_watermark,
+        Mistake(acknowledge_from_the_leader_alone, KILLS, TOPICS, 5),
+        Mistake(fetch_before_fsync, ["crash", "crash_all", "crash_leaders"], TOPICS, 5),
+        Mistake(show_what_is_above_the_high_watermark, KILLS, TOPICS, 5),
+        Mistake(write_down_a_high_watermark_that_is_too_high, ["crash_all", *CUTS], TOPICS, 20),
+        Mistake(acknowledge_though_another_leads_by_now, ["pause", "lose_lease"], TOPICS, 20),
+        Mistake(acknowledge_acks_of_queues_from_the_leader_alone, KILLS, ["queues"], 10),
+        Mistake(acknowledge_offsets_from_the_leader_alone, KILLS, ["publish", "consume_group"], 10),
+        Mistake(acknowledge_transactions_from_the_leader_alone, KILLS, ["publish", "process"], 60),
+        Mistake(truncate_to_the_high_watermark, ["crash_leaders"], TOPICS, 10),
+        Mistake(a_restarted_leader_goes_on_in_its_epoch, KILLS, TOPICS, 5),
+        Mistake(take_over_from_outside_the_in_sync_set, ["leave_behind"], TOPICS, 10, seconds=25),
+        Mistake(take_over_without_comparing, ["late_watch", "crash", "cut_off"], TOPICS, 20),
+        Mistake(a_deposed_coordinator_keeps_what_it_knew, CUTS, ["publish", "consume_group", "queues"], 10),
+        Mistake(stop_counting_a_replica_before_the_store_has_removed_it, ["cut_off", "cut_store"], TOPICS, 20),
+        Mistake(join_before_it_has_anything, ["crash", "crash_leaders", "cut_off"], TOPICS, 40, seconds=20),
+        Mistake(go_on_below_the_floor, ["replace_disk", "cut_off", "crash"], TOPICS, 60, seconds=25),
+        Mistake(count_a_diverging_fetch, [*KILLS, *CUTS], TOPICS, 60),
+        Mistake(remember_promises_of_an_earlier_epoch, [*KILLS, *CUTS], TOPICS, 60),
+        Mistake(a_node_with_another_disk_stays_in_the_in_sync_set, ["replace_disk", "crash_leaders"], TOPICS, 20),
+        Mistake(forget_producers_on_followers, KILLS, ["publish_idempotent"], 5),
+        Mistake(take_an_old_epoch_for_the_present_one, ["pause"], ["publish", "process"], 10),
+        Mistake(forget_delays, ["pause"], ["queues"], 5),
     )
 }

@@ -11,10 +11,10 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.simulation import follower_machine
 from tests.simulation.disk import PowerCut, SimDisk

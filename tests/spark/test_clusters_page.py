@@ -188,7 +188,13 @@ DECLARED_BY = (
 )
 """Spark knows a setting once the object that declares it is loaded."""
 
-KUBERNETES_PREFIXES = ("DRIVER_VOLUMES", "EXECUTOR_VOLUMES", "DRIVER_SECRET_KEY_REF")
+KUBERNETES_PREFIXES = (
+    "DRIVER_VOLUMES",
+    "EXECUTOR_VOLUMES",
+    "DRIVER_SECRET_KEY_REF",
+    "DRIVER_SECRETS",
+    "EXECUTOR_SECRETS",
+)
 FREE_PREFIXES = ("spark.executorEnv.", "spark.yarn.appMasterEnv.", "spark.hadoop.")
 """Settings whose names somebody else chooses: variables, and Hadoop's own."""
 

@@ -98,9 +98,6 @@ def test_options_by_the_connectors_names(given: dict[str, str], found: dict[str,
     ("given", "says"),
     [
         ({"subscribe": "a", "topics": "b"}, "say the same"),
-        ({"kafka.security.protocol": "SASL_SSL"}, "no authentication"),
-        ({"kafka.sasl.jaas.config": "x"}, "no authentication"),
-        ({"kafka.ssl.truststore.location": "x"}, "no TLS yet, only kafka.security.protocol=PLAINTEXT"),
         ({"kafka.bootstrap.server": "x:1"}, "did you mean 'kafka.bootstrap.servers'"),
     ],
 )

@@ -36,7 +36,7 @@ def test_options_are_read_whatever_their_case() -> None:
         },
         streaming=True,
     )
-    assert options.servers == (("one", 1), ("two", 2), ("three", 9092))
+    assert options.servers.addresses == (("one", 1), ("two", 2), ("three", 9092))
     assert options.topics == ("a", "b")
     assert options.starting.each == {("a", 0): 5, ("a", 1): EARLIEST, ("a", 2): LATEST}
     assert (options.max_rows, options.fail_on_data_loss, options.committed) == (10, False, False)

@@ -13,14 +13,15 @@ from tests.support.server import Server
 from waystation.errors import ConnectionLost, Unavailable
 from waystation.spark.native_link import link_to_any
 from waystation.spark.retrying import patiently
+from waystation.spark.servers import Servers
 
 pytestmark = pytest.mark.quick
 
 
 def test_when_the_time_is_over_it_is_said_which_broker_and_what_to_do() -> None:
-    servers = [("127.0.0.1", free_port())]
+    servers = Servers((("127.0.0.1", free_port()),))
     forgotten: list[int] = []
-    with pytest.raises(ConnectionLost, match=rf"127.0.0.1:{servers[0][1]} cannot be reached .*retryTimeout"):
+    with pytest.raises(ConnectionLost, match=rf"{servers} cannot be reached .*retryTimeout"):
         patiently(lambda: link_to_any(servers, "t"), servers, 0.3, forget=lambda: forgotten.append(1))
     assert len(forgotten) > 1, "it was tried more than once"
 
@@ -28,7 +29,7 @@ def test_when_the_time_is_over_it_is_said_which_broker_and_what_to_do() -> None:
 def test_a_broker_that_comes_back_answers_and_both_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="waystation.spark")
     with Server(tmp_path) as server:
-        servers = [split_address(server.bootstrap)]
+        servers = Servers((split_address(server.bootstrap),))
         server.stop()
         later = threading.Timer(0.5, server.start)
         later.start()
@@ -46,8 +47,8 @@ def test_only_what_means_away_is_tried_again() -> None:
         raise Unavailable("not yet")
 
     with pytest.raises(Unavailable, match="not yet"):
-        patiently(refused, [("h", 1)], 60)
+        patiently(refused, Servers((("h", 1),)), 60)
     assert len(asked) == 1
     with pytest.raises(ConnectionLost, match=r"cannot answer now \(not yet\)"):
-        patiently(refused, [("h", 1)], 0.2, away=(Unavailable,))
+        patiently(refused, Servers((("h", 1),)), 0.2, away=(Unavailable,))
     assert len(asked) > 2

@@ -41,6 +41,7 @@ from waystation.spark.broker_link import client_at
 from waystation.spark.partition_choice import choose
 from waystation.spark.partition_choice import murmur2 as murmur2_of_column
 from waystation.spark.record_building import build_batches, messages_of
+from waystation.spark.servers import Servers
 from waystation.spark.sink import Written, abort_run, abort_stages, commit_stages, stage_rows, write_plainly
 from waystation.spark.sink_columns import Layout, Rows, check_columns, places_of
 from waystation.spark.sink_options import SinkOptions, read_sink_options
@@ -114,12 +115,12 @@ def test_a_stream_needs_no_txn_id() -> None:
 )
 def test_a_column_that_cannot_be_written_gets_a_sentence_that_names_it(schema: str, words: str) -> None:
     with pytest.raises(Invalid, match=words):
-        check_columns(schema_of(schema), SinkOptions((("h", 1),), topic="t"))
+        check_columns(schema_of(schema), SinkOptions(Servers((("h", 1),)), topic="t"))
 
 
 def test_somewhere_must_be_said_where_rows_go() -> None:
     with pytest.raises(Invalid, match="column 'topic' is missing"):
-        check_columns(schema_of("value binary"), SinkOptions((("h", 1),)))
+        check_columns(schema_of("value binary"), SinkOptions(Servers((("h", 1),))))
     batch = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": ["t", None], "queue": [None, None]})
     with pytest.raises(Invalid, match="1 rows have no topic"):
         list(places_of(batch, Layout(("value", "topic", "queue"), None, None)))
@@ -133,7 +134,7 @@ def test_what_the_source_gives_can_be_written_as_it_is() -> None:
         "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int,"
         " headers headers, id string, priority int, contentType string"
     )
-    layout = check_columns(schema, SinkOptions((("h", 1),), topic="copy"))
+    layout = check_columns(schema, SinkOptions(Servers((("h", 1),)), topic="copy"))
     assert "offset" not in layout.columns
     assert layout.topic == "copy"
 

@@ -14,29 +14,11 @@ from waystation.admin.pipelines_seen import PipelinesSeen
 from waystation.admin.policies import Policies
 from waystation.broker.access import Access
 from waystation.broker.access.open_consumers import OpenConsumers
-from waystation.broker.homes import Homes
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
-from waystation.cluster.coordinators import LinkedCoordinators
+from waystation.cluster.alone import Alone, OperationsAlone, PlacingAlone
 from waystation.cluster.internal_topics import InternalTopic
-from waystation.cluster.leadership import Leadership
-from waystation.cluster.link import Links
-from waystation.cluster.member import Member
-from waystation.cluster.membership import Membership
-from waystation.cluster.node import NodeOptions
-from waystation.cluster.operations import ClusterOperations, Operations, OperationsAlone
-from waystation.cluster.peers import Peers
-from waystation.cluster.placing import ClusterPlacing, PlacingAlone
-from waystation.cluster.producer_ids import StoreProducerIds
-from waystation.cluster.replica_places import ReplicaPlaces
-from waystation.cluster.replication.high_watermarks import HighWatermarks
-from waystation.cluster.replication.serving import FetchServer
-from waystation.cluster.replication.snapshots import SnapshotServer
-from waystation.cluster.replication.throttle import Throttle
-from waystation.cluster.state import Address
-from waystation.cluster.store_view import StoreView
-from waystation.cluster.view import Alone, ClusterView
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
@@ -97,6 +79,17 @@ from waystation.world import World
 
 if TYPE_CHECKING:
     from waystation.admin.view_pipelines import Runner
+    from waystation.cluster.link import Links
+    from waystation.cluster.member import Member
+    from waystation.cluster.node import NodeOptions
+    from waystation.cluster.operations import Operations
+    from waystation.cluster.placing import Placing
+    from waystation.cluster.producer_ids import StoreProducerIds
+    from waystation.cluster.replica_places import ReplicaPlaces
+    from waystation.cluster.replication.high_watermarks import HighWatermarks
+    from waystation.cluster.state import Address
+    from waystation.cluster.store_view import StoreView
+    from waystation.cluster.view import ClusterView
 
 logger = event_logger("waystation.broker")
 
@@ -121,7 +114,6 @@ class Broker:
     ) -> None:
         """`node`: what makes it a node of a cluster, whose store is its catalog; None: it is alone. `view`,
         `coordinators`: of a cluster that a test makes without one."""
-        view = StoreView(settings.integer("node.id")) if node is not None and view is None else view
         self.world = world
         self.root = root
         self.settings = settings
@@ -134,9 +126,20 @@ class Broker:
         self._points = RecoveryPoints(world.disk, root)
         self.follower = Follower(catalog, world)
         alone = PlacingAlone(self.node_id)
-        placing = alone if view is None else ClusterPlacing(view, world.random)
-        self.high_watermarks = HighWatermarks(world.disk, root)
-        replicas = None if view is None or node is None else ReplicaPlaces(view, self.high_watermarks)
+        placing: Placing = alone
+        replicas: ReplicaPlaces | None = None
+        if node is not None or view is not None:
+            # Here and in `_become_member`: a broker alone starts without the cluster's 26 modules.
+            from waystation.cluster.operations import ClusterOperations
+            from waystation.cluster.placing import ClusterPlacing
+            from waystation.cluster.replica_places import ReplicaPlaces
+            from waystation.cluster.replication.high_watermarks import HighWatermarks
+            from waystation.cluster.store_view import StoreView
+
+            view = StoreView(self.node_id) if view is None else view
+            placing = ClusterPlacing(view, world.random)
+            high_watermarks = HighWatermarks(world.disk, root)
+            replicas = None if node is None else ReplicaPlaces(view, high_watermarks)
         self.topics = Topics(
             world, root, catalog, self.follower, settings, self.commit, self._points, placing, replicas
         )
@@ -208,16 +211,28 @@ class Broker:
         self.transactions: TransactionCoordinator
         self.writers: Writers
         self._coordinators = coordinators
-        self._node = node
+        self._producer_ids: StoreProducerIds | None = None
         self._links: Links | None = None
-        self.member = None if node is None or view is None else self._become_member(node, view)
+        self.member = None if node is None or view is None else self._become_member(node, view, high_watermarks)
         self.started_ms = world.clock.now_ms()
         if tracing is not None:
             tracing.waits = lambda: self.commit.waits
             tracing.syncs = lambda: self.commit.mode != "os"
             self.commit.on_round = tracing.synced
 
-    def _become_member(self, node: NodeOptions, view: StoreView) -> Member:
+    def _become_member(self, node: NodeOptions, view: StoreView, high_watermarks: HighWatermarks) -> Member:
+        from waystation.broker.homes import Homes
+        from waystation.cluster.coordinators import LinkedCoordinators
+        from waystation.cluster.leadership import Leadership
+        from waystation.cluster.member import Member
+        from waystation.cluster.membership import Membership
+        from waystation.cluster.peers import Peers
+        from waystation.cluster.producer_ids import StoreProducerIds
+        from waystation.cluster.replication.serving import FetchServer
+        from waystation.cluster.replication.snapshots import SnapshotServer
+        from waystation.cluster.replication.throttle import Throttle
+
+        self._producer_ids = StoreProducerIds(node.store, self.world, PRODUCER_ID_BLOCK)
         membership = Membership(
             self.world,
             self.root,
@@ -253,7 +268,7 @@ class Broker:
             lambda asked: self.share_service.answer(asked),
         )
         self._links = links
-        return Member(self.world, node, view, membership, leadership, links, peers, self.topics, self.high_watermarks)
+        return Member(self.world, node, view, membership, leadership, links, peers, self.topics, high_watermarks)
 
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
         """What a session of a protocol holds. `waits`: it holds publishers back itself while an alarm is on."""
@@ -321,7 +336,7 @@ class Broker:
             len(state_logs),
             self.markers if self.member is None else self.member.spread_markers(self.markers),
             lambda group_id: (OFFSETS_TOPIC, self.groups.partition_for(group_id)),
-            None if self._node is None else StoreProducerIds(self._node.store, self.world, PRODUCER_ID_BLOCK),
+            self._producer_ids,
         )
         self.writers = Writers(self.transactions, self.topics.partition, self._coordinators)
         self.shards = Shards(

@@ -15,11 +15,11 @@ brought up step by step (`sqlite_upgrades.py`), each step in one transaction.
 from __future__ import annotations
 
 import base64
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -65,11 +65,11 @@ class _Undo(msgspec.Struct, frozen=True):
 def has_entries(folder: str, prefix: str) -> bool:
     """Whether a folder's catalog has entries whose keys begin like this, as far as it can be read. It changes nothing:
     the folder may be that of a broker that runs, or be none."""
-    path = Path(folder) / FILE
-    if not path.exists():
+    path = f"{folder}/{FILE}"
+    if not os.path.exists(path):
         return False
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        with closing(sqlite3.connect(_read_only(path), uri=True)) as db:
             found = db.execute("SELECT 1 FROM entries WHERE key >= ? AND key < ?", (prefix, prefix + "\x7f")).fetchone()
     except sqlite3.Error:
         return False
@@ -80,19 +80,19 @@ class SqliteCatalog(Catalog):
     """One connection, guarded by a lock: changes are rare."""
 
     def __init__(self, folder: str, random: Random) -> None:
-        path = Path(folder) / FILE
-        if path.exists():
-            _refuse_newer(path)
+        path = f"{folder}/{FILE}"
+        if os.path.exists(path):
+            _refuse_newer(folder)
         else:
-            _refuse_orphans(path.parent)
+            _refuse_orphans(folder)
         self._lock = threading.Lock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             self._db.execute("PRAGMA synchronous=EXTRA")
             version = self._version()
-            _refuse(path, version)  # again: a crashed change of the newer version may have hidden it the first time
+            _refuse(folder, version)  # again: a crashed change of the newer version may have hidden it the first time
             if version is None:
-                _refuse_orphans(path.parent)
+                _refuse_orphans(folder)
                 self._create(random)
             self._upgrade()
             OsDisk().sync_folder(folder)
@@ -229,9 +229,16 @@ def _after_all(prefix: str) -> str:
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
-def _refuse_newer(path: Path) -> None:
+def _read_only(path: str) -> str:
+    """The file as SQLite's URI, by which it is opened without being touched: three characters mean something there."""
+    escaped = os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    return f"file:{escaped}?mode=ro"
+
+
+def _refuse_newer(folder: str) -> None:
     """Looks without touching anything."""
-    db = sqlite3.connect(path.absolute().as_uri() + "?mode=ro", uri=True)
+    path = f"{folder}/{FILE}"
+    db = sqlite3.connect(_read_only(path), uri=True)
     try:
         row = db.execute("SELECT version FROM format").fetchone()
     except sqlite3.OperationalError:
@@ -240,24 +247,24 @@ def _refuse_newer(path: Path) -> None:
         raise Corrupt(f"{path} is damaged ({error}); it was left untouched. Put it back from a backup.") from error
     finally:
         db.close()
-    _refuse(path, None if row is None else int(row[0]))
+    _refuse(folder, None if row is None else int(row[0]))
 
 
-def _refuse(path: Path, version: int | None) -> None:
+def _refuse(folder: str, version: int | None) -> None:
     if version is not None and version > FORMAT_VERSION:
         raise NewerFormat(
-            f"{path.parent} was written by a newer version of Waystation (format {version}, this one knows"
+            f"{folder} was written by a newer version of Waystation (format {version}, this one knows"
             f" {FORMAT_VERSION}); it was left untouched. Upgrade Waystation to use it."
         )
 
 
-def _refuse_orphans(folder: Path) -> None:
+def _refuse_orphans(folder: str) -> None:
     """A new catalog would know none of the topics in the folder: all of them would be set aside, queues and offsets
     too, and new ones would take their names."""
-    topics = folder / "topics"
-    if topics.is_dir() and any(topics.iterdir()):
+    topics = f"{folder}/topics"
+    if os.path.isdir(topics) and os.listdir(topics):
         raise Corrupt(
             f"{folder} has the files of topics, but its {FILE} is missing; nothing was touched."
             f" Put {FILE} back from a backup; an older one will do. Without a backup, move everything in {topics} to"
-            f" {folder / 'lost+found'} and run `waystation lost restore {folder} --all`."
+            f" {folder}/lost+found and run `waystation lost restore {folder} --all`."
         )

@@ -88,8 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The whole parser, with the arguments of the one command that `words` name. No words: of all of them."""
-    chosen = next((word for word in words if word in COMMANDS), None)
+    """The parser of the one command that `words` begin with: one for each of the others takes 6 ms, and nobody sees
+    them. No words: the whole parser, with the arguments of all commands; other words: what says what there is."""
+    chosen = words[0] if words and words[0] in COMMANDS else None
     parser = Parser(
         prog="waystation",
         description="A message broker for Python people.",
@@ -98,6 +99,8 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"waystation {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, help_text) in COMMANDS.items():
+        if chosen not in (None, name):
+            continue
         command = commands.add_parser(name, help=help_text, description=help_text[0].upper() + help_text[1:] + ".")
         if name == chosen or not words:
             import_module(module).configure(command)

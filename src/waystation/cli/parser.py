@@ -7,9 +7,12 @@ An option that a subcommand does not have is its own error, with its own usage, 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+DEFAULT_COLUMNS = 80
 
 SYNONYMS = {
     "list": ("ls",),
@@ -23,10 +26,30 @@ SYNONYMS = {
 """What other programs call a verb. The first verb in this order that a command has is the one that was meant."""
 
 
+class _Formatter(argparse.HelpFormatter):
+    """As wide as the terminal. argparse asks `shutil` for that, whenever an argument is added: 2.5 ms to load."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told) > 0:
+        return int(told)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or DEFAULT_COLUMNS  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):  # there is none, or it is no terminal
+        return DEFAULT_COLUMNS
+
+
 class Parser(argparse.ArgumentParser):
     """Of a command, at any depth."""
 
     _mixing = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _Formatter, **options})
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None

@@ -22,6 +22,7 @@ from waystation.errors import Conflict, NotFound, RequestTimeout, Unavailable, W
 if TYPE_CHECKING:
     from waystation.observe.pipeline_state import PipelineState
     from waystation.spark.pipelines.reading import PipelineFile
+    from waystation.spark.servers import Servers
 
 STOP_S = 60.0
 LOOK_S = 0.2
@@ -86,6 +87,12 @@ def _server(arguments: argparse.Namespace) -> str:
     from waystation.cli.contexts import choose_server
 
     return choose_server(arguments).server
+
+
+def _broker(arguments: argparse.Namespace) -> str | Servers:
+    """The broker that a command asks: that of a file which it was given, with the login in it, else `_server`."""
+    found: Servers | None = getattr(arguments, "of_file", None)
+    return _server(arguments) if found is None else found
 
 
 def _said_server(arguments: argparse.Namespace) -> str | None:
@@ -160,7 +167,7 @@ def _list(arguments: argparse.Namespace) -> int:
     from waystation.cli.pipeline_view import as_json, kind_of, spell_age, spell_rate
     from waystation.spark.pipelines.registry import connect_any, known_pipelines
 
-    with connect_any(_server(arguments)) as mq:
+    with connect_any(_broker(arguments)) as mq:
         known = list(known_pipelines(mq).values())
     if arguments.json:
         print_json([as_json(state) for state in known])
@@ -182,7 +189,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
     names = [_name_of(arguments, text) for text in arguments.name]
     while True:
-        with connect_any(_server(arguments)) as mq:
+        with connect_any(_broker(arguments)) as mq:
             if names:
                 states = [find_pipeline(mq, name) for name in names]
             else:
@@ -204,8 +211,7 @@ def _name_of(arguments: argparse.Namespace, text: str) -> str:
     if file.suffix != ".toml" and not file.is_file():
         return text
     read = _read(arguments, file)
-    if arguments.server is None:
-        arguments.server = read.pipeline.servers
+    arguments.of_file = read.pipeline.servers
     return read.pipeline.name
 
 
@@ -242,7 +248,7 @@ def _running(arguments: argparse.Namespace, name: str) -> PipelineState | None:
     from waystation.observe.pipeline_state import ENDED
     from waystation.spark.pipelines.registry import connect_any, find_pipeline
 
-    with connect_any(_server(arguments)) as mq:
+    with connect_any(_broker(arguments)) as mq:
         state = find_pipeline(mq, name)
     return None if state.seen() in (*ENDED, "died") else state
 
@@ -250,7 +256,7 @@ def _running(arguments: argparse.Namespace, name: str) -> PipelineState | None:
 def _ask(arguments: argparse.Namespace, state: PipelineState) -> None:
     from waystation.spark.pipelines.registry import ask_to_stop, connect_any
 
-    with connect_any(_server(arguments)) as mq:
+    with connect_any(_broker(arguments)) as mq:
         ask_to_stop(mq, state)
 
 
@@ -316,7 +322,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     from waystation.observe.pipeline_state import ENDED
     from waystation.spark.pipelines.registry import connect_any, find_pipeline, forget
 
-    with connect_any(_server(arguments)) as mq:
+    with connect_any(_broker(arguments)) as mq:
         for name in arguments.name:  # a misspelt name is found before anything is deleted
             state = find_pipeline(mq, name).seen()
             if state not in (*ENDED, "died", "lost"):
@@ -332,7 +338,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _forget(servers: str, name: str) -> None:
+def _forget(servers: Servers, name: str) -> None:
     from waystation.spark.pipelines.registry import connect_any, forget
 
     try:

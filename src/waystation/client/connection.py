@@ -19,7 +19,7 @@ import msgspec
 from waystation.client.failures import failure
 from waystation.client.forks import no_loop
 from waystation.client.link import Dial, Link
-from waystation.client.login import Credentials
+from waystation.client.login import LoginSource
 from waystation.errors import ConnectionLost, Invalid, NotAuthenticated, RequestTimeout, WaystationError
 from waystation.message import Delivered
 from waystation.observe.events import event_logger
@@ -106,7 +106,7 @@ class Connection:
     """A link, and the next one after it."""
 
     def __init__(
-        self, dials: Sequence[Dial], *, client: str, timeout_s: float, credentials: Credentials | None = None
+        self, dials: Sequence[Dial], *, client: str, timeout_s: float, credentials: LoginSource | None = None
     ) -> None:
         self.epoch = 0
         """Grows with every link that is lost: what was held before is not held any more."""

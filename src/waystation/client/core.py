@@ -25,7 +25,7 @@ from waystation.client.forks import no_loop
 from waystation.client.holding import Holder, Soon, runs_of
 from waystation.client.inbox import Inbox
 from waystation.client.link import Dial
-from waystation.client.login import Credentials
+from waystation.client.login import LoginSource
 from waystation.client.payloads import Value
 from waystation.client.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
 from waystation.client.values import MessageOptions, make_message, outgoing, seconds
@@ -73,7 +73,7 @@ class Core:
         guarantee: Guarantee = "at-least-once",
         timeout_s: float = 30.0,
         defaults: MessageOptions | None = None,
-        credentials: Credentials | None = None,
+        credentials: LoginSource | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.soon: Soon = soon or self.loop.call_soon

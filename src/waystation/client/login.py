@@ -9,6 +9,7 @@ import base64
 import hmac
 import secrets
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from waystation.errors import NotAuthenticated
 from waystation.wire import scram
@@ -16,6 +17,15 @@ from waystation.wire.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMalformed
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "EXTERNAL")
 """The first is the default: the password does not leave this process."""
+
+
+class LoginSource(Protocol):
+    """Where logins come from: one `exchange` for each connection. It may read a password anew each time."""
+
+    @property
+    def mechanism(self) -> str: ...
+
+    def exchange(self) -> Login: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ from waystation.cluster.store import Store
 from waystation.cluster.store_view import StoreView
 from waystation.cluster.writes import Known, Write, together
 from waystation.config import BrokerSettings
-from waystation.errors import RevisionConflict, StoreUnavailable, WaystationError
+from waystation.errors import RevisionConflict, StorageFailed, StoreUnavailable, WaystationError
+from waystation.log import truncation
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
 from waystation.observe.meters import ClusterMeter
@@ -446,6 +447,20 @@ class Leadership:
         await self._topics.remove_copy(partition)
         self._learn(key)  # it may have come back meanwhile
 
+    async def _finish_cutting(self, replica: _Replica) -> None:
+        """The disk has interrupted a truncation: until the rest is done, the replica neither follows nor leads."""
+        log = log_of(replica.partition)
+        self._cutting.add(replica.key)
+        try:
+            await truncation.truncate(log, log.end_offset, self._commit)
+            replica.partition.truncated()
+        except StorageFailed:
+            await asyncio.sleep(LOOK_S)
+        finally:
+            self._cutting.discard(replica.key)
+        if replica.key in self._replicas:
+            self._learn(replica.key)
+
     # -- looking ------------------------------------------------------------------------------------------------------
 
     async def _look_forever(self) -> None:
@@ -468,6 +483,9 @@ class Leadership:
         nodes = self._view.living
         writes: list[Write] = []
         for replica in list(self._replicas.values()):
+            interrupted = log_of(replica.partition).truncation
+            if interrupted is not None and interrupted.interrupted and replica.key not in self._cutting:
+                self._begin(self._finish_cutting(replica))
             if replica.led is None:
                 write = self._take_over(replica, nodes, now)
             else:
@@ -627,6 +645,7 @@ class Leadership:
                 await self._look_up(write)
             except StoreUnavailable as error:
                 logger.warning("store.no_answer", "the cluster's store gives no answer: {error}", error=error)
+                await asyncio.sleep(LOOK_S)
                 break
         if latest:
             try:

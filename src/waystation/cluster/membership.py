@@ -292,16 +292,18 @@ class Membership:
 
     async def _write_entry(self, state: NodeState) -> bool:
         key = node_key(self.node_id)
-        self._lease = await self._world.offload(self._store.grant, self._lease_s)
+        self._lease = None  # until the entry hangs on one: keeping another alive would hide that it is not there
+        lease = await self._world.offload(self._store.grant, self._lease_s)
         present = _known(key, await self._world.offload(self._store.get, key), read_node)
         write = starting.register(self.identity, state, present)
         try:
-            await self._world.offload(_write_leased, self._store, write, self._lease)
+            await self._world.offload(_write_leased, self._store, write, lease)
         except NotFound:
             return False
         except RevisionConflict as error:
             await self._check_disk(error)
             return False
+        self._lease = lease
         return True
 
     async def _check_disk(self, error: RevisionConflict) -> None:

@@ -4,7 +4,7 @@ Each is one compared write to the store, decided from what this node knows (`ele
 node can be asked. What follows from it (copying, catching up, the next step of a reassignment) is the work of those who
 lead and follow. If somebody else changed the entry first, it is decided again from what that one has written.
 
-A broker alone has all of it here and nothing to move (`OperationsAlone`). Called by `Access.placement`.
+A broker alone has nothing to move (`alone.py`). Called by `Access.placement`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from waystation.catalog import ABSENT
 from waystation.catalog.follower import Follower
 from waystation.cluster import elections, reassignment
 from waystation.cluster.min_in_sync import min_in_sync
-from waystation.cluster.placing import PlacingAlone
 from waystation.cluster.replica_fetch import NO_EPOCH
 from waystation.cluster.replication.led import history
 from waystation.cluster.state import NOBODY, PartitionState, node_key, partition_key
@@ -28,7 +27,6 @@ from waystation.errors import (
     Conflict,
     ElectionNotNeeded,
     NoEligibleLeader,
-    NoReassignment,
     NoSuchNode,
     RevisionConflict,
     UnknownTopic,
@@ -58,31 +56,6 @@ class Operations(Protocol):
 
     async def unregister(self, node_id: int) -> None:
         """The cluster forgets a node that does not live and has no replicas. NoSuchNode, Conflict."""
-
-
-class OperationsAlone:
-    """Of a broker that is no node of a cluster."""
-
-    def __init__(self, node_id: int, placing: PlacingAlone) -> None:
-        self._node_id = node_id
-        self._placing = placing
-
-    async def reassign(self, topic_id: UUID, index: int, replicas: Sequence[int]) -> None:
-        self._placing.check(replicas)
-
-    async def cancel_reassignment(self, topic_id: UUID, index: int) -> None:
-        raise NoReassignment("the partition is not being moved")
-
-    async def elect_preferred(self, topic_id: UUID, index: int) -> None:
-        raise ElectionNotNeeded("the partition's leader is the only broker there is")
-
-    async def elect_unclean(self, topic_id: UUID, index: int) -> None:
-        raise ElectionNotNeeded("the partition's leader is the only broker there is")
-
-    async def unregister(self, node_id: int) -> None:
-        if node_id != self._node_id:
-            raise NoSuchNode(f"there is no node {node_id}; this broker is {self._node_id}, and is alone")
-        raise Conflict(f"node {node_id} is this broker, and runs")
 
 
 Decide = Callable[[Known[PartitionState]], Write | None]

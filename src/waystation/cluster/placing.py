@@ -2,14 +2,14 @@
 
 Whoever creates a topic, or adds partitions, asks here first (`Topics`), whatever protocol it came by: so a replication
 factor is honoured in every one of them. In a cluster each partition has an entry, which is written before the topic's
-own: a topic that exists has all of its partitions. A broker alone has no such entries.
+own: a topic that exists has all of its partitions. A broker alone has no such entries (`alone.py`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 import msgspec
@@ -22,9 +22,11 @@ from waystation.cluster.placement import (
     place,
 )
 from waystation.cluster.state import encode, partition_key
-from waystation.cluster.store_view import StoreView
 from waystation.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from waystation.world.random import Random
+
+if TYPE_CHECKING:
+    from waystation.cluster.store_view import StoreView
 
 Assignment = Sequence[Sequence[int]]
 
@@ -65,44 +67,6 @@ def check_alike(topic: str, partitions: int, assignment: Assignment) -> None:
         raise InvalidReplicaAssignment(
             f"topic {topic!r}: partitions were assigned to different numbers of brokers, {min(sizes)} to {max(sizes)}"
         )
-
-
-class PlacingAlone:
-    """A broker by itself has the only replica of everything."""
-
-    def __init__(self, node_id: int) -> None:
-        self._only = (node_id,)
-
-    def place(self, topic: str, partitions: int, wanted: WantedReplicas) -> list[tuple[int, ...]]:
-        if wanted.factor not in (None, 1):
-            raise InvalidReplicationFactor(
-                f"topic {topic!r}: {wanted.factor} replicas asked for, but there is 1 broker"
-            )
-        if wanted.assignment is not None:
-            check_alike(topic, partitions, wanted.assignment)
-            for replicas in wanted.assignment:
-                self.check(replicas)
-        return [self._only] * partitions
-
-    def check(self, replicas: Sequence[int]) -> None:
-        """Raises unless the partition is to live where it can: on this broker."""
-        if not replicas:
-            raise InvalidReplicaAssignment("a partition was assigned to no broker")
-        if len(set(replicas)) != len(replicas):
-            raise InvalidReplicaAssignment(f"a partition was assigned to the same broker twice: {list(replicas)}")
-        if tuple(replicas) != self._only:
-            raise InvalidReplicaAssignment(
-                f"a partition was assigned to brokers {list(replicas)}, but there is only {self._only[0]}"
-            )
-
-    def entries(self, topic_id: UUID, first: int, replicas: Sequence[tuple[int, ...]]) -> dict[str, bytes]:
-        return {}
-
-    def factor_of(self, topic_id: UUID) -> int | None:
-        return None
-
-    def keys(self, topic_id: UUID, partitions: int) -> list[str]:
-        return []
 
 
 class ClusterPlacing:

@@ -89,30 +89,3 @@ def closest(view: ClusterView, topic_id: UUID, index: int, rack: str) -> int:
 
 def _is_in(rack: str, node: KnownNode | None) -> bool:
     return node is not None and node.rack == rack
-
-
-class Alone:
-    """A broker that is no node of a cluster: it has and leads everything."""
-
-    def __init__(self, node_id: int, epoch_of: Callable[[UUID, int], int | None]) -> None:
-        """`epoch_of`: the leader epoch of a partition; None: there is none."""
-        self.node_id = node_id
-        self._epoch_of = epoch_of
-        self._myself = KnownNode(node_id)
-        self._only = (node_id,)
-
-    def nodes(self) -> Sequence[KnownNode]:
-        return (self._myself,)
-
-    def node(self, node_id: int) -> KnownNode | None:
-        return self._myself if node_id == self.node_id else None
-
-    def known(self) -> Sequence[int]:
-        return self._only
-
-    def placed(self, topic_id: UUID, index: int) -> Placed | None:
-        epoch = self._epoch_of(topic_id, index)
-        return None if epoch is None else Placed(self.node_id, epoch, self._only, self._only)
-
-    def controller(self) -> int:
-        return self.node_id

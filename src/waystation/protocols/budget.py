@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from waystation.observe.events import event_logger
+from waystation.world.large_buffers import LettingGo
 from waystation.world.long_work import LongWork
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class Budget:
                 size, share.wanted = share.wanted, 0
                 self.set(share, size)
                 self.renew(share)
-                self._long_work.then(share.granted)
+                self._long_work.then(share.granted, share.owner)
 
     @property
     def _short(self) -> bool:
@@ -266,6 +267,7 @@ class Budgets:
 
     def __init__(self, settings: BrokerSettings, clock: Clock) -> None:
         self.long_work = LongWork(clock.monotonic)
+        self.letting_go = LettingGo(self.long_work)
         self.requests = Budget(
             lambda: settings.integer("queued.max.request.bytes"),
             clock,
@@ -279,10 +281,10 @@ class Budgets:
             self.long_work,
         )
 
-    def read_much(self, then: Callable[[], None]) -> None:
+    def read_much(self, who: object, then: Callable[[], None]) -> None:
         """A connection has read much, and reads no more until `then` is called: in the next turn, or in the line."""
         if self.long_work.taken:
-            self.long_work.then(then)
+            self.long_work.then(then, who)
         else:
-            self.long_work.took()
+            self.long_work.took(who)
             asyncio.get_running_loop().call_soon(then)

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from waystation.errors import Invalid, NotFound
 from waystation.spark.broker_link import client_at, patiently
-from waystation.spark.options import DEFAULT_RETRY_S, read_servers
+from waystation.spark.options import DEFAULT_RETRY_S
 from waystation.spark.pipelines.declared import DEAD_LETTER_HEADERS
+from waystation.spark.servers import Servers
 
 DEAD = "_dead"
 """The column that tells dead letters from the others."""
@@ -24,7 +25,7 @@ DEAD = "_dead"
 Rows = Iterator[pa.RecordBatch]
 
 
-def with_dead_letters(servers: str, kind: str, place: str, headers: dict[str, str]) -> Callable[[Rows], Rows]:
+def with_dead_letters(servers: Servers, kind: str, place: str, headers: dict[str, str]) -> Callable[[Rows], Rows]:
     """What `mapInArrow` calls. The dead letter is the topic or queue (`kind`) called `place`; `headers` are what its
     messages say besides the error. The batches have the columns `topic`, `queue`, `headers` and `_dead`."""
 
@@ -57,8 +58,8 @@ def _bury(row: dict[str, Any], kind: str, place: str, headers: dict[str, str]) -
 class _Destinations:
     """What is wrong with a destination, looked up once."""
 
-    def __init__(self, servers: str) -> None:
-        self._servers = read_servers({"servers": servers})
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
         self._known: dict[tuple[str | None, str | None], str | None] = {}
 
     def reason(self, topic: str | None, queue: str | None) -> str | None:

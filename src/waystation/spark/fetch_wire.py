@@ -1,4 +1,4 @@
-"""The bytes of what the source asks the broker and of what it answers: five APIs of the Kafka protocol.
+"""The bytes of what the source asks the broker and of what it answers: seven APIs of the Kafka protocol.
 
 Records are not looked at here: an answer says where in its bytes they are. Pure; for `fetching`.
 """
@@ -9,18 +9,31 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from waystation.errors import Unavailable
+from waystation.errors import NotAllowed, Unavailable
 from waystation.spark.options import Partition
 from waystation.wire.kafka_types import Reader, write_array, write_nullable_string, write_string
 
 Address = tuple[str, int]
 
 FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 1, 2, 3, 8, 10
-VERSIONS = {FETCH: 11, LIST_OFFSETS: 5, METADATA: 12, OFFSET_COMMIT: 7, FIND_COORDINATOR: 2}
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+VERSIONS = {
+    FETCH: 11,
+    LIST_OFFSETS: 5,
+    METADATA: 12,
+    OFFSET_COMMIT: 7,
+    FIND_COORDINATOR: 2,
+    SASL_HANDSHAKE: 1,
+    SASL_AUTHENTICATE: 1,
+}
 
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC = 3
 TOPIC_GONE = frozenset({UNKNOWN_TOPIC, 100, 103})  # no such topic or partition, no such id, another id
+NOT_ALLOWED = frozenset({29, 30, 31})  # the topic, the group, the cluster
+UNTOLD = -(1 << 31)
+WRITE = 1 << 4
+"""Of the operations that a client may do."""
 MOVED = frozenset({5, 6, 7, 9, 13, 14, 15, 16, 56, 72, 74, 75, 76})
 """Kafka's codes for: not now, not here; ask again."""
 
@@ -38,6 +51,8 @@ class Topic:
     leaders: Mapping[int, int]
     """By partition: the broker that has it."""
     internal: bool = False
+    operations: int | None = None
+    """What this client may do there, a bit for each operation, if that was asked and is told."""
 
 
 @dataclass(slots=True)
@@ -67,7 +82,29 @@ class Fetch:
     min_bytes: int = 1
 
 
-def write_metadata(names: Iterable[str] | None) -> bytearray:
+def write_handshake(mechanism: str) -> bytearray:
+    out = bytearray()
+    write_string(out, mechanism, False)
+    return out
+
+
+def read_handshake(answer: bytearray) -> tuple[int, list[str]]:
+    """(error, the mechanisms that there are)"""
+    reader = Reader(memoryview(answer), False)
+    return reader.i16(), [reader.string() for _ in range(reader.array())]
+
+
+def write_authenticate(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
+
+
+def read_authenticate(answer: bytearray) -> tuple[int, str, bytes, int]:
+    """(error, why, the broker's part of the login, the lifetime of the session in ms or 0)"""
+    reader = Reader(memoryview(answer), False)
+    return reader.i16(), reader.nullable_string() or "", bytes(reader.take(max(0, reader.i32()))), reader.i64()
+
+
+def write_metadata(names: Iterable[str] | None, *, operations: bool = False) -> bytearray:
     out = bytearray()
     if names is None:
         out += b"\0"
@@ -78,7 +115,7 @@ def write_metadata(names: Iterable[str] | None) -> bytearray:
             out += bytes(16)
             write_string(out, name, True)
             out += b"\0"
-    out += b"\0\0\0"  # create nothing; no authorised operations; no tags
+    out += bytes((0, operations, 0))  # create nothing; authorised operations; no tags
     return out
 
 
@@ -106,10 +143,11 @@ def read_metadata(answer: bytearray) -> tuple[dict[int, Address], dict[str, Topi
                     reader.i32()
             reader.tags()
             leaders[index] = leader
-        reader.i32()
+        operations = reader.i32()
         reader.tags()
         if error in (0, 5) and name is not None:
-            topics[name] = Topic(name, topic_id.hex, leaders, internal)
+            told = operations if operations > UNTOLD else None
+            topics[name] = Topic(name, topic_id.hex, leaders, internal, told)
     return brokers, topics
 
 
@@ -209,6 +247,11 @@ def read_coordinator(answer: bytearray) -> Address:
     reader = Reader(memoryview(answer), False)
     reader.i32()
     error, text = reader.i16(), reader.nullable_string()
+    if error in NOT_ALLOWED:
+        raise NotAllowed(
+            "this user may not commit offsets of the group; an administrator allows it: `waystation acls add --user"
+            " NAME --allow read --group GROUP`"
+        )
     if error:
         raise Moved(f"no coordinator for the group: {text or f'Kafka error {error}'}")
     reader.i32()

@@ -11,12 +11,13 @@ asked twice. For the readers of this package; not for several threads at once.
 from __future__ import annotations
 
 import os
-import socket
+import ssl
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from waystation.errors import UnknownTopic, WaystationError
+from waystation.errors import NotAllowed, NotAuthenticated, UnknownTopic, WaystationError
 from waystation.spark.decoding import PADDING
 from waystation.spark.fetch_wire import (
     FETCH,
@@ -24,35 +25,44 @@ from waystation.spark.fetch_wire import (
     LIST_OFFSETS,
     METADATA,
     MOVED,
+    NOT_ALLOWED,
     OFFSET_COMMIT,
     OFFSET_OUT_OF_RANGE,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
     TOPIC_GONE,
     VERSIONS,
+    WRITE,
     Address,
     Answer,
     Fetch,
     Moved,
     Topic,
+    read_authenticate,
     read_codes,
     read_coordinator,
     read_fetch,
+    read_handshake,
     read_metadata,
     read_offsets,
+    write_authenticate,
     write_commit,
     write_fetch,
+    write_handshake,
     write_list_offsets,
     write_metadata,
 )
+from waystation.spark.native_link import NativeLink
 from waystation.spark.options import Partition
-from waystation.spark.retrying import name_of, patiently
+from waystation.spark.retrying import patiently
+from waystation.spark.servers import Servers
 from waystation.spark.sockets import receive_all
 from waystation.wire.kafka_types import write_string
 
 T = TypeVar("T")
 
-CONNECT_S = 10.0
-ANSWER_S = 60.0
-
+SESSION_SHARE = 0.8
+"""Of the lifetime of a login, if it has one: after that a connection that is needed is made anew."""
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 _HEAD = struct.Struct(">hhih")
@@ -61,15 +71,54 @@ _CORRELATION = struct.Struct(">i")
 
 
 class FetchConnection:
-    """One socket to one broker: questions out, answers in, in the same order."""
+    """One socket to one broker, logged in: questions out, answers in, in the same order."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, servers: Servers, address: Address) -> None:
         self.address = address
+        self._servers = servers
         self._last = 0
         self._waiting: list[tuple[int, int]] = []
-        self._socket = socket.create_connection(address, timeout=CONNECT_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.settimeout(ANSWER_S)
+        self._answered = False
+        self._until = float("inf")
+        self._socket = servers.open(address)
+        try:
+            self._log_in()
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _log_in(self) -> None:
+        terms = self._servers.login
+        if terms is None:
+            return
+        login, began = terms.exchange(), time.monotonic()
+        self.send(SASL_HANDSHAKE, write_handshake(terms.mechanism))
+        error, offered = read_handshake(self.receive())
+        if error:
+            raise self._servers.refused(
+                self.address, f"{terms.mechanism} is not offered; there is {', '.join(offered) or 'no login'}"
+            )
+        said, lifetime_ms = self._authenticate(login.first())
+        if said:  # a challenge: of SCRAM, or of a broker that does not like a token and says why
+            said, lifetime_ms = self._authenticate(login.answer(said))
+        try:
+            login.finish(said)
+        except NotAuthenticated as error:
+            raise self._servers.refused(self.address, str(error)) from None
+        if lifetime_ms:
+            self._until = began + lifetime_ms / 1000 * SESSION_SHARE
+
+    def _authenticate(self, data: bytes) -> tuple[bytes, int]:
+        self.send(SASL_AUTHENTICATE, write_authenticate(data))
+        error, why, said, lifetime_ms = read_authenticate(self.receive())
+        if error:
+            raise self._servers.refused(self.address, why)
+        return said, lifetime_ms
+
+    @property
+    def stale(self) -> bool:
+        """Whether its login is about to run out, and nothing is under way."""
+        return not self._waiting and time.monotonic() >= self._until
 
     @property
     def pending(self) -> int:
@@ -82,10 +131,34 @@ class FetchConnection:
         name = b"waystation-spark"
         head = _HEAD.pack(api, version, self._last, len(name)) + name + (b"\0" if api == METADATA else b"")
         self._waiting.append((api, self._last))
-        self._socket.sendall(_SIZE.pack(len(head) + len(body)) + head + body)
+        try:
+            self._socket.sendall(_SIZE.pack(len(head) + len(body)) + head + body)
+        except (ssl.SSLError, ConnectionError) as error:
+            if self._answered:
+                raise
+            raise self._unanswered(error) from None
 
     def receive(self) -> bytearray:
         """The body of the next answer, and PADDING bytes behind it."""
+        try:
+            answer = self._receive()
+        except (ssl.SSLError, ConnectionError) as error:
+            if self._answered:
+                raise
+            raise self._unanswered(error) from None
+        self._answered = True
+        return answer
+
+    def _unanswered(self, error: OSError) -> Exception:
+        """A broker that wants a login hangs up on Kafka clients without one. The native protocol, on the same port,
+        says why."""
+        try:
+            NativeLink(self._servers, self.address, "spark").close()
+        except (OSError, NotAuthenticated) as said:
+            return said if isinstance(said, NotAuthenticated) else error
+        return error
+
+    def _receive(self) -> bytearray:
         api, wanted = self._waiting.pop(0)
         (size,) = _SIZE.unpack(self._take(bytearray(_SIZE.size)))
         if not _CORRELATION.size <= size <= MAX_ANSWER_BYTES:
@@ -108,8 +181,8 @@ class FetchConnection:
 class Cluster:
     """The brokers, as seen from this process."""
 
-    def __init__(self, servers: Sequence[Address], retry_s: float) -> None:
-        self._servers = tuple(servers)
+    def __init__(self, servers: Servers, retry_s: float) -> None:
+        self._servers = servers
         self._retry_s = retry_s
         self.retries = 0
         """Questions that had to be asked again."""
@@ -124,6 +197,13 @@ class Cluster:
         """The topics of these names that exist; all of them without names."""
         body = write_metadata(names)
         return self._patiently(lambda: self._metadata(self._ask(self._any(), METADATA, body)))
+
+    def may_write(self, topic: str) -> bool | None:
+        """Whether this client may write to a topic; None: it is not told, or there is no such topic."""
+        body = write_metadata([topic], operations=True)
+        found = self._patiently(lambda: self._metadata(self._ask(self._any(), METADATA, body)))
+        told = found[topic].operations if topic in found else None
+        return None if told is None else bool(told & WRITE)
 
     def _metadata(self, answer: bytearray) -> dict[str, Topic]:
         brokers, topics = read_metadata(answer)
@@ -222,8 +302,11 @@ class Cluster:
 
     def _connection(self, address: Address) -> FetchConnection:
         connection = self._connections.get(address)
+        if connection is not None and connection.stale:
+            self._connections.pop(address).close()
+            connection = None
         if connection is None:
-            connection = self._connections[address] = FetchConnection(address)
+            connection = self._connections[address] = FetchConnection(self._servers, address)
         return connection
 
     def _any(self) -> Address:
@@ -231,7 +314,7 @@ class Cluster:
         for address in self._connections:
             return address
         refused: OSError | None = None
-        for address in self._servers:
+        for address in self._servers.addresses:
             try:
                 self._connection(address)
                 return address
@@ -254,7 +337,16 @@ class Cluster:
 
     @property
     def name(self) -> str:
-        return name_of(self._servers)
+        return str(self._servers)
+
+    @property
+    def unseen(self) -> str:
+        """What else may be the matter with a topic that is not there: whom it is hidden from is not told of it."""
+        if self._servers.anonymous:
+            return ""
+        return (
+            f", or {self._servers.whom} may not see it (`waystation acls add --user NAME --allow read --topic TOPIC`)"
+        )
 
     def forget(self) -> None:
         """Drops all connections, and with them what was asked and not answered, and what was known of the brokers."""
@@ -300,14 +392,14 @@ class Ahead:
         return self._cluster.fetch(self._fetch)
 
 
-_clusters: dict[tuple[int, tuple[Address, ...]], Cluster] = {}
+_clusters: dict[tuple[int, Servers], Cluster] = {}
 """Spark uses a Python worker for task after task and rebuilds everything else: only a module keeps connections. By
 process id, since workers are forked."""
 
 
-def cluster_at(servers: Sequence[Address], retry_s: float) -> Cluster:
+def cluster_at(servers: Servers, retry_s: float) -> Cluster:
     """This process's connections to these servers."""
-    key = (os.getpid(), tuple(servers))
+    key = (os.getpid(), servers)
     cluster = _clusters.get(key)
     if cluster is None:
         cluster = _clusters[key] = Cluster(servers, retry_s)
@@ -323,4 +415,9 @@ def _check(error: int, partition: Partition) -> None:
         raise UnknownTopic(f"{what} does not exist")
     if error in MOVED:
         raise Moved(f"{what}: Kafka error {error}")
+    if error in NOT_ALLOWED:
+        raise NotAllowed(
+            f"{what} may not be read by this user; an administrator allows it: `waystation acls add --user NAME --allow"
+            f" read --topic {partition[0]}`"
+        )
     raise WaystationError(f"{what}: the broker refused with Kafka error {error}")

@@ -33,13 +33,13 @@ def check_topics(cluster: Cluster, options: SourceOptions, found: Mapping[str, T
     """Raises NotFound unless everything that the options name exists. A stream may wait for a pattern's first topic."""
     if options.pattern is not None:
         if not found and not streaming:
-            raise NotFound(f"pattern: no topic at {cluster.name} matches {options.pattern!r}")
+            raise NotFound(f"pattern: no topic at {cluster.name} matches {options.pattern!r}{cluster.unseen}")
         return
     for name in options.topics or options.assign:
         if name not in found:
             near = near_matches(name, cluster.topics())
             hint = near or "; create it first, for instance with `waystation topics create`"
-            raise NotFound(f"topic {name!r} does not exist at {cluster.name}{hint}")
+            raise NotFound(f"topic {name!r} does not exist at {cluster.name}{cluster.unseen}{hint}")
     for name, indexes in options.assign.items():
         for index in indexes:
             if index not in found[name].leaders:

@@ -2,8 +2,8 @@
 the rest of a job stays as it is.
 
 What says the same is renamed. What tunes a Kafka client (`kafka.*`, poll timeouts) is taken and does nothing, as Kafka
-clients do with settings that they do not know. What asks for security that this broker does not have is refused. Pure;
-for the data source, which reads all its options through `in_our_words`.
+clients do with settings that they do not know. What says who logs in is translated, or refused (`kafka_security`).
+Pure; for the data source, which reads all its options through `in_our_words`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from waystation.errors import Invalid, near_matches
+from waystation.spark.kafka_security import is_security, login_in_our_words
 
 SPELLED = {
     "kafka.bootstrap.servers": "servers",
@@ -35,8 +36,6 @@ WITHOUT_EFFECT = frozenset(
     )
 )
 
-_SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
-
 
 def is_known(name: str) -> bool:
     """Whether it is one of the connector's options, rather than nobody's."""
@@ -54,17 +53,24 @@ def in_our_words(given: Mapping[str, str]) -> dict[str, str]:
             if any(other.lower() == ours.lower() for other in given):
                 raise Invalid(f"{name} and {ours} say the same: leave one of them out")
             found[ours] = _found_anywhere(value.strip()) if lower == "subscribepattern" else value
-        elif lower.startswith(_SECURITY):
-            if lower != "kafka.security.protocol" or value.strip().upper() != "PLAINTEXT":
-                raise Invalid(
-                    f"{name}: this broker has no authentication and no TLS yet, only kafka.security.protocol=PLAINTEXT;"
-                    " leave the option out"
-                )
+        elif is_security(name):
+            continue
         elif lower.startswith("kafka."):
             _check_spelling(name)
         elif lower not in WITHOUT_EFFECT:
             found[name] = value
-    return found
+    return _with_login(found, login_in_our_words(given))
+
+
+def _with_login(found: dict[str, str], login: Mapping[str, str]) -> dict[str, str]:
+    """Our own options may add what Kafka's have not said (`passwordFile` instead of a password in the job)."""
+    ours = {name.lower(): name for name in found}
+    for name in login:
+        if name.lower() in ours:
+            raise Invalid(
+                f"{ours[name.lower()]} and one of Kafka's security options say the same: leave one of them out"
+            )
+    return {**found, **login}
 
 
 def _found_anywhere(expression: str) -> str:

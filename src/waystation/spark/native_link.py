@@ -7,22 +7,29 @@ Several threads may use one link. For this package.
 
 from __future__ import annotations
 
-import socket
+import ssl
 import threading
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from waystation.client.failures import failure
-from waystation.protocol import MAGIC, MAX_FRAME_BYTES, Ceased, Command, Deliver, Failure, Hello, HelloAnswer
-from waystation.spark.retrying import Server
+from waystation.errors import NotAuthenticated
+from waystation.protocol import (
+    MAGIC,
+    MAX_FRAME_BYTES,
+    Authenticate,
+    Ceased,
+    Command,
+    Deliver,
+    Failure,
+    Hello,
+    HelloAnswer,
+)
+from waystation.spark.servers import Address, Servers
 from waystation.spark.sockets import receive_all
 
 T = TypeVar("T")
-
-CONNECT_S = 10.0
-ANSWER_S = 60.0
 
 
 class _Answer(msgspec.Struct, tag_field="kind", tag="answer", gc=False):
@@ -38,21 +45,37 @@ _decoder: msgspec.msgpack.Decoder[_Incoming] = msgspec.msgpack.Decoder(_Incoming
 
 
 class NativeLink:
-    """One connection to one broker. Raises OSError if nobody answers there."""
+    """One connection to one of the brokers, logged in. Raises OSError if nobody answers there."""
 
-    def __init__(self, server: Server, client: str) -> None:
+    def __init__(self, servers: Servers, address: Address, client: str) -> None:
         self._lock = threading.Lock()
         self._last = 0
         self._readers: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
-        self._socket = socket.create_connection(server, timeout=CONNECT_S)
+        self._socket = servers.open(address)
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.settimeout(ANSWER_S)
             self._socket.sendall(MAGIC)
-            self.ask(Hello(client=client), HelloAnswer)
+            self._greet(servers, client)
+        except NotAuthenticated as error:
+            self._socket.close()
+            raise servers.refused(address, str(error)) from None
+        except (ssl.SSLError, ConnectionError) as error:
+            self._socket.close()
+            raise servers.unanswered(address, error) from None
         except BaseException:
             self._socket.close()
             raise
+
+    def _greet(self, servers: Servers, client: str) -> None:
+        hello = Hello(client=client)
+        if servers.login is None:
+            self.ask(hello, HelloAnswer)
+            return
+        login = servers.login.exchange()
+        hello.mechanism, hello.data = servers.login.mechanism, login.first()
+        answer = self.ask(hello, HelloAnswer)
+        while answer.challenge is not None:
+            answer = self.ask(Authenticate(data=login.answer(answer.challenge)), HelloAnswer)
+        login.finish(answer.data)
 
     def ask(self, command: Command, kind: type[T]) -> T:
         """The answer as `kind`. A link on which this raises an OSError is of no more use."""
@@ -89,11 +112,12 @@ class NativeLink:
         self._socket.close()
 
 
-def link_to_any(servers: Sequence[Server], client: str) -> NativeLink:
+def link_to_any(servers: Servers, client: str) -> NativeLink:
     """A link to the first of the servers that answers; the last one's OSError if none does."""
-    for server in servers[:-1]:
+    *others, last = servers.addresses
+    for address in others:
         try:
-            return NativeLink(server, client)
+            return NativeLink(servers, address, client)
         except OSError:
             continue
-    return NativeLink(servers[-1], client)
+    return NativeLink(servers, last, client)

@@ -18,12 +18,13 @@ from waystation.durations import parse_ms
 from waystation.errors import Invalid, near_matches
 from waystation.routing.patterns import Pattern, compile_pattern
 from waystation.spark.kafka_options import SAME, SPELLED
+from waystation.spark.login_options import LOGIN_OPTIONS, lowered, read_servers
+from waystation.spark.servers import Servers
 from waystation.spark.value_formats import FORMATS, VALUE_OPTIONS, ValueFormat, read_value_format
 
 EARLIEST = -2
 LATEST = -1
 
-DEFAULT_PORT = 9092
 DEFAULT_RETRY_S = 300.0
 DEFAULT_TRIGGER_DELAY_S = 900.0
 """As with Spark's Kafka connector."""
@@ -58,6 +59,7 @@ SOURCE_OPTIONS = (
     "mode",
     "retryTimeout",
     "queue",
+    *LOGIN_OPTIONS,
 )
 
 _OF_SOURCE = frozenset(name.lower() for name in SOURCE_OPTIONS if name != "topics")
@@ -97,7 +99,7 @@ class Where:
 class SourceOptions:
     """What a reader of topics is told."""
 
-    servers: tuple[tuple[str, int], ...]
+    servers: Servers
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assign: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -149,7 +151,7 @@ def check_names(options: Mapping[str, str], known: Iterable[str], what: str = "s
 def read_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Checked options of a source that reads topics; raises Invalid."""
     check_names(given, SOURCE_OPTIONS)
-    options = {name.lower(): value.strip() for name, value in given.items()}
+    options = lowered(given)
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if name.lower() in options:
@@ -181,27 +183,6 @@ def read_values(options: Mapping[str, str]) -> dict[str, Any]:
         raise Invalid(f"valueSchema is for JSON: the columns of values in {kind} are those of their own schema")
     mode = read_choice(options, "mode", ("permissive", "failfast", "dropmalformed"))
     return {"value_format": kind, "value_schema": schema, "typed": typed, "mode": mode}
-
-
-def read_servers(options: Mapping[str, str]) -> tuple[tuple[str, int], ...]:
-    """`host:port,host:port` of the option `servers`."""
-    text = options.get("servers", "")
-    found = []
-    for part in text.split(","):
-        if not part.strip():
-            continue
-        host, colon, port = part.strip().rpartition(":")
-        if not colon:
-            host, port = part.strip(), str(DEFAULT_PORT)
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise Invalid(f"servers: {part.strip()!r} is not host:port; write for instance 127.0.0.1:{DEFAULT_PORT}")
-        found.append((host.strip("[]"), int(port)))
-    if not found:
-        raise Invalid(
-            f"the option servers is missing: say where the broker is, for instance .option('servers',"
-            f" '127.0.0.1:{DEFAULT_PORT}')"
-        )
-    return tuple(found)
 
 
 def _read_what(options: Mapping[str, str]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from waystation.spark.kafka_options import in_our_words
+from waystation.spark.login_options import lowered, read_servers
+from waystation.spark.servers import Servers
 
 FORMAT = "waystation"
 UPDATING = "ForeachBatchSink"
@@ -32,7 +34,7 @@ class Destination:
 class QueryParts:
     """`servers`: the broker that it reads from, or else writes to."""
 
-    servers: str
+    servers: Servers
     sources: tuple[str, ...]
     destination: Destination
     checkpoint: str
@@ -43,7 +45,7 @@ class QueryParts:
 def parts_of(java_query: Any) -> QueryParts | None:
     """None if it has nothing to do with Waystation. `java_query`: as PySpark's `StreamingQuery` holds it."""
     execution = java_query.streamingQuery() if hasattr(java_query, "streamingQuery") else java_query
-    servers: list[str] = []
+    servers: list[Servers] = []
     sources = [_source(leaf, servers) for leaf in _leaves(execution.analyzedPlan()) if leaf.isStreaming()]
     destination = _destination(execution, servers)
     if not servers:
@@ -64,7 +66,7 @@ def _leaves(plan: Any) -> list[Any]:
     return [leaves.apply(number) for number in range(leaves.size())]
 
 
-def _source(leaf: Any, servers: list[str]) -> str:
+def _source(leaf: Any, servers: list[Servers]) -> str:
     name = str(leaf.sourceName())
     if name.lower() != FORMAT:
         return name
@@ -76,7 +78,7 @@ def _source(leaf: Any, servers: list[str]) -> str:
     return next((f"{key} {options[key]}" for key in ("pattern", "assign") if key in options), FORMAT)
 
 
-def _destination(execution: Any, servers: list[str]) -> Destination:
+def _destination(execution: Any, servers: list[Servers]) -> Destination:
     sink = execution.sink()
     kind = str(sink.getClass().getSimpleName())
     ours = kind == "PythonTable" and str(sink.name()).lower() == FORMAT
@@ -101,10 +103,10 @@ def _extra_options(execution: Any) -> dict[str, str]:
     return given
 
 
-def _ours(given: Any, servers: list[str]) -> dict[str, str]:
-    options = {name.lower(): str(value) for name, value in in_our_words(dict(given)).items()}
+def _ours(given: Any, servers: list[Servers]) -> dict[str, str]:
+    options = lowered({name: str(value) for name, value in in_our_words(dict(given)).items()})
     if "servers" in options:
-        servers.append(options["servers"])
+        servers.append(read_servers(options))
     return options
 
 

@@ -29,7 +29,8 @@ from waystation.protocol import (
 )
 from waystation.spark.native_link import NativeLink, link_to_any
 from waystation.spark.queue_offsets import portions
-from waystation.spark.retrying import Server, patiently
+from waystation.spark.retrying import patiently
+from waystation.spark.servers import Servers
 
 T = TypeVar("T")
 
@@ -48,8 +49,8 @@ SEEN_S = 1.0
 class QueueClaims:
     """One queue's. Connects with the first question."""
 
-    def __init__(self, servers: Sequence[Server], queue: str, retry_s: float) -> None:
-        self._servers = tuple(servers)
+    def __init__(self, servers: Servers, queue: str, retry_s: float) -> None:
+        self._servers = servers
         self._queue = queue
         self._retry_s = retry_s
         self._lock = threading.RLock()

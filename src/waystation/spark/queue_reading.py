@@ -25,6 +25,7 @@ from waystation.observe.events import event_logger
 from waystation.protocol import Command, DescribeQueue, EntriesAnswer, Peek, Peeked, QueueInfo, ReadEntries
 from waystation.queues.ledger.runs import add_run, without
 from waystation.spark.json_values import infer_type
+from waystation.spark.login_options import LOGIN_OPTIONS, lowered, read_servers
 from waystation.spark.native_link import NativeLink, link_to_any
 from waystation.spark.options import (
     DEFAULT_RETRY_S,
@@ -34,7 +35,6 @@ from waystation.spark.options import (
     read_flag,
     read_positive,
     read_seconds,
-    read_servers,
     read_values,
 )
 from waystation.spark.queue_claims import QueueClaims
@@ -82,6 +82,7 @@ QUEUE_OPTIONS = (
     *VALUE_OPTIONS,
     "mode",
     "retryTimeout",
+    *LOGIN_OPTIONS,
 )
 
 
@@ -103,7 +104,7 @@ def read_queue_options(given: Mapping[str, str]) -> QueueOptions:
                 " nor groups: leave one of them out"
             )
     check_names(given, QUEUE_OPTIONS)
-    options = {name.lower(): value.strip() for name, value in given.items()}
+    options = lowered(given)
     base = SourceOptions(
         servers=read_servers(options),
         max_rows=read_positive(options, "maxRowsPerTrigger"),

@@ -5,17 +5,21 @@ What is asked may be done twice. The one loop for everything in this package tha
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
-from waystation.errors import ConnectionLost
+from waystation.errors import ConnectionLost, NotAllowed, NotAuthenticated
 from waystation.observe.events import event_logger
+from waystation.spark.servers import Servers
 
 T = TypeVar("T")
-Server = tuple[str, int]
 
 log = event_logger("waystation.spark")
+
+_REFUSAL = re.compile(r"may not (\S+) (topic|queue|group|transactional-id) '(.*?)'")
+"""How the broker spells what somebody may not do."""
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
@@ -25,7 +29,7 @@ SAY_AGAIN_S = 10.0
 
 def patiently(
     ask: Callable[[], T],
-    servers: Sequence[Server],
+    servers: Servers,
     retry_s: float,
     *,
     away: tuple[type[Exception], ...] = (OSError,),
@@ -36,10 +40,12 @@ def patiently(
     over. A wait that is shorter than `quiet_s` is not mentioned."""
     began = time.monotonic()
     said, pause = -SAY_AGAIN_S, FIRST_PAUSE_S
-    name = name_of(servers)
+    name = str(servers)
     while True:
         try:
             result = ask()
+        except NotAllowed as error:
+            raise advised(error) from None
         except away as error:
             forget()
             gone = time.monotonic() - began
@@ -71,8 +77,17 @@ def patiently(
         return result
 
 
-def name_of(servers: Sequence[Server]) -> str:
-    return ",".join(f"{host}:{port}" for host, port in servers)
+def advised(error: NotAllowed) -> NotAllowed:
+    """A refusal of the broker's with the command that would allow it, where it says what was refused."""
+    found = _REFUSAL.search(str(error))
+    if found is None or isinstance(error, NotAuthenticated) or "waystation acls" in str(error):
+        return error
+    operation, resource, name = found.groups()
+    how = f"--{resource} spark/ --prefix" if resource == "transactional-id" else f"--{resource} {name}"
+    return NotAllowed(
+        f"{error}; an administrator allows it: `waystation acls add --user NAME --allow {operation} {how}`",
+        error.resource,
+    )
 
 
 def _trouble(error: Exception) -> str:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from waystation.errors import Invalid, near_matches
-from waystation.spark.options import DEFAULT_RETRY_S, check_names, read_seconds, read_servers
+from waystation.spark.login_options import LOGIN_OPTIONS, lowered, read_servers
+from waystation.spark.options import DEFAULT_RETRY_S, check_names, read_seconds
+from waystation.spark.servers import Servers
 
 SINK_OPTIONS = (
     "servers",
@@ -21,6 +23,7 @@ SINK_OPTIONS = (
     "txnVersion",
     "stageTimeout",
     "retryTimeout",
+    *LOGIN_OPTIONS,
 )
 
 GUARANTEES = ("exactly-once", "at-least-once")
@@ -36,7 +39,7 @@ TXN_NAMES = "spark/txn/"
 class SinkOptions:
     """What a writer is told."""
 
-    servers: tuple[tuple[str, int], ...]
+    servers: Servers
     topic: str | None = None
     queue: str | None = None
     exactly_once: bool = True
@@ -51,7 +54,7 @@ class SinkOptions:
 def read_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Checked options; raises Invalid."""
     check_names(given, SINK_OPTIONS, "sink")
-    options = {name.lower(): value.strip() for name, value in given.items()}
+    options = lowered(given)
     topic, queue = options.get("topic") or None, options.get("queue") or None
     if topic and queue:
         raise Invalid("the options topic and queue were both given: a row goes to one of them; leave one out")

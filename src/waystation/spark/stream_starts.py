@@ -19,12 +19,13 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from waystation.errors import Invalid, NotFound, RequestTimeout, Unavailable
+from waystation.errors import Invalid, NotAllowed, NotFound, RequestTimeout, Unavailable
 from waystation.observe.events import event_logger
 from waystation.spark.broker_link import connect_once
 from waystation.spark.foreach import each_batch
 from waystation.spark.kafka_options import in_our_words
-from waystation.spark.retrying import name_of
+from waystation.spark.retrying import advised
+from waystation.spark.rights import check_writes
 from waystation.spark.sink_columns import check_columns
 from waystation.spark.sink_options import SINK_OPTIONS, SinkOptions, read_sink_options
 from waystation.spark.tables import check_named
@@ -99,6 +100,9 @@ def _check_place(options: SinkOptions) -> None:
                 client.describe_topic(name, create=True)
             else:
                 client.queue(name, passive=True)
+            check_writes(options.servers, client, kind, name, exactly_once=options.exactly_once)
+    except NotAllowed as error:
+        raise advised(error) from None
     except NotFound as error:
         raise NotFound(f"{error}; create it first, for instance: waystation {kind}s create {name}") from None
     except (Unavailable, RequestTimeout) as error:
@@ -108,7 +112,7 @@ def _check_place(options: SinkOptions) -> None:
             " starts, and waits for the broker when it has rows",
             kind=kind,
             name=name,
-            server=name_of(options.servers),
+            server=str(options.servers),
             error=error,
         )
 

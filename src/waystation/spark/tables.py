@@ -25,7 +25,8 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructField, StructType, VarcharType
 
 from waystation.errors import Invalid, near_matches
-from waystation.spark.kafka_options import is_known
+from waystation.spark.kafka_options import in_our_words, is_known
+from waystation.spark.login_options import IN_PLAIN_TEXT
 from waystation.spark.options import SOURCE_OPTIONS, check_names
 from waystation.spark.sink_options import SINK_OPTIONS
 
@@ -58,7 +59,14 @@ def options_of_new_table(given: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def keep_options(schema: StructType | str, options: Mapping[str, str]) -> StructType | str:
-    """The schema of the source with the options in it."""
+    """The schema of the source with the options in it. Raises Invalid if they have a secret, which everybody who may
+    DESCRIBE the table would see."""
+    for name in in_our_words(options):
+        if name.lower() in IN_PLAIN_TEXT:
+            raise Invalid(
+                f"{name}: a table's options are shown by DESCRIBE, so it has no {name} in it: give {name}File or"
+                f" {name}Env, or create no table and give the options with the query"
+            )
     comment = MARK + json.dumps(dict(sorted(options.items())), ensure_ascii=False)
     length = SHORTEST + zlib.crc32(comment.encode()) % SHORTEST
     if isinstance(schema, str):

@@ -30,8 +30,8 @@ Welcome = Callable[[Leave], asyncio.BaseProtocol]
 """Makes the protocol of a connection, which calls what it is given once, when it is over."""
 
 BACKLOG = 1024
-ACCEPTS_PER_TURN = 64
-"""Others have their turn between them."""
+ACCEPTS_PER_TURN = 8
+"""Others have their turn between them: to make a connection takes some fifty microseconds."""
 FIRST_BYTE_S = 30.0
 """Where a port speaks TLS and plain: how long a client may be silent before it is known what it speaks."""
 TLS_HANDSHAKE_S = 10.0

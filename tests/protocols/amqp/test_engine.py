@@ -231,7 +231,7 @@ def test_empty_body_frames_are_passed_over_and_not_kept() -> None:
         assert made.receive(empty) == []
     content = made.channels[1].content
     assert content is not None
-    assert content.body == b""
+    assert content.body.whole() == b""
     assert [seen(event)[-1] for event in made.receive(last)] == [b"x"]
 
 

@@ -12,7 +12,7 @@ from tests.protocols.test_long_work import ByHand
 from waystation.errors import Unavailable, WaystationError
 from waystation.message import Delivered, Message
 from waystation.protocols.budget import FREE_BYTES
-from waystation.protocols.http.calls import STEP_BYTES
+from waystation.protocols.http.calls import SHORT_STEP_BYTES, STEP_BYTES
 from waystation.protocols.http.consuming import HttpConsumer
 from waystation.protocols.http.json_pieces import PIECE_CHARS
 
@@ -173,5 +173,23 @@ def test_a_stream_of_short_messages_does_not_wait_for_those_with_long_ones() -> 
             await asyncio.sleep(0)
             assert len(feed.credits) == portion
         assert len(line) == 1, "the line has not moved meanwhile"
+
+    asyncio.run(story())
+
+
+def test_while_others_wait_for_short_answers_the_parts_of_a_long_message_are_shorter() -> None:
+    async def story() -> None:
+        line = ByHand()
+        line.now_s = 100.0
+        consumer, _ = consumer_of(line)
+        outlet = Outlet()
+        consumer.begin(outlet)
+        await line.turns()
+        line.asked(object())
+        consumer.deliver([Delivered(1, 1, 0, Message(b"x" * 500_000))])
+        while not outlet.messages():
+            await line.rested()
+        assert max(len(part) for part, _, _ in outlet.parts) <= SHORT_STEP_BYTES + PIECE_CHARS
+        assert outlet.messages()[0]["payload"] == "x" * 500_000
 
     asyncio.run(story())

@@ -61,6 +61,7 @@ class Caller:
     name = "caller"
     gone = False
     secure = False
+    answer_bytes = 1024 * 1024
     login_peer = LoginPeer("http", "127.0.0.1")
 
     async def rest(self, size: int) -> None: ...

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from waystation.protocols.budget import FREE_BYTES
 from waystation.protocols.native.intake import FIRST_BUFFER, KEPT_BUFFER, LARGEST_STEP, Intake
 
 
@@ -33,3 +34,25 @@ def test_what_was_read_makes_room_and_an_empty_buffer_is_small_again() -> None:
     intake.drop(intake.unread)
     intake.buffer()
     assert intake.kept == FIRST_BUFFER <= KEPT_BUFFER
+
+
+@pytest.mark.parametrize("left", [0, 700])
+def test_reads_that_fill_the_buffer_make_it_larger_up_to_what_is_free(left: int) -> None:
+    """`left`: bytes of a request that is not whole yet, as at the end of nearly every read of many small ones."""
+    intake, sizes = Intake(), []
+    for _ in range(8):
+        room = intake.buffer()
+        room[:] = bytes(len(room))
+        intake.received(len(room))
+        sizes.append(intake.kept)
+        intake.drop(intake.unread - left)
+    assert sizes[:3] == [FIRST_BUFFER, 2 * FIRST_BUFFER, 4 * FIRST_BUFFER]
+    assert max(sizes) == FREE_BYTES
+
+
+def test_reads_that_leave_room_keep_the_buffer_as_it_is() -> None:
+    intake = Intake()
+    for _ in range(100):
+        intake.feed(bytes(700))
+        intake.drop(700)
+    assert intake.kept == FIRST_BUFFER

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES, ThreadBudget
 from waystation.client.core import Core
 from waystation.client.link import Dial
-from waystation.client.login import Credentials
+from waystation.client.login import LoginSource
 from waystation.client.loops import close_at_exit, loop_factory
 from waystation.client.producing import Guarantee
-from waystation.client.servers import parse_servers
+from waystation.client.servers import Server, parse_servers
 from waystation.client.socket_link import socket_dials
 from waystation.client.sync.bridge import Bridge, LoopThread
 from waystation.client.sync.client import Client
@@ -62,10 +62,35 @@ def connect(
 ) -> Client:
     """See `waystation.connect`."""
     servers = parse_servers(url)
+    return connect_to(
+        servers,
+        credentials=servers[0].credentials,
+        name=name,
+        connections=connections,
+        guarantee=guarantee,
+        timeout=timeout,
+        wait=wait,
+        max_in_flight=max_in_flight,
+        defaults=message_defaults(default_priority, default_ttl),
+    )
+
+
+def connect_to(
+    servers: Sequence[Server],
+    *,
+    credentials: LoginSource | None,
+    name: str | None = None,
+    connections: int = 1,
+    guarantee: Guarantee = "at-least-once",
+    timeout: float = 30.0,
+    wait: float = 0.0,
+    max_in_flight: int = DEFAULT_IN_FLIGHT_BYTES,
+    defaults: MessageOptions | None = None,
+) -> Client:
+    """The same, for who knows the servers otherwise than by an address that is written down."""
     dials = socket_dials(servers, timeout)
     if connections < 1:
         raise Invalid(f"connections: {connections} is below 1")
-    defaults = message_defaults(default_priority, default_ttl)
     thread = LoopThread(loop_factory(), "waystation-client")
     bridge = Bridge(thread.loop, thread.ident, ThreadBudget(max_in_flight))
     try:
@@ -79,7 +104,7 @@ def connect(
                 wait,
                 connections=connections,
                 defaults=defaults,
-                credentials=servers[0].credentials,
+                credentials=credentials,
             )
         )
     except BaseException:
@@ -98,7 +123,7 @@ async def make_core(
     *,
     connections: int = 1,
     defaults: MessageOptions | None = None,
-    credentials: Credentials | None = None,
+    credentials: LoginSource | None = None,
 ) -> Core:
     """A core that is connected, on the bridge's loop."""
     core = Core(

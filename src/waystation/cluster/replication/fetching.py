@@ -174,6 +174,8 @@ class Fetcher:
         while not self._partitions:
             self._news.clear()
             await self._news.wait()
+        if any(self._unsynced(self._partitions[key]) for key in self._changed):
+            await self._sync()  # what was appended while this node led: nobody may be waiting for it
         me = self._identity()
         number = self._numbers.next()
         asks = list(self._asks(me, number))
@@ -218,6 +220,11 @@ class Fetcher:
                 await self._news.wait()
         except TimeoutError:
             pass
+
+    @staticmethod
+    def _unsynced(partition: ReplicatedPartition) -> bool:
+        log = log_of(partition)
+        return log.durable_offset < log.end_offset and log.failure is None
 
     def _asks(self, me: Identity, number: int) -> Iterable[PartitionAsk]:
         for key in list(self._changed):

@@ -91,6 +91,7 @@ class FetchServer:
         for session in self._sessions.values():
             if led.key in session.positions:
                 led.listeners[session] = None
+                session.advanced(led.key)
                 self._judge(session, session.positions[led.key], led)
 
     def end(self, key: Key) -> None:
@@ -170,6 +171,7 @@ class FetchServer:
                 session.ready[ask.key] = None
             else:
                 led.listeners[session] = None
+                session.advanced(ask.key)  # it may know less than what was acknowledged before this epoch began
                 self._judge(session, position, led)
 
     def _judge(self, session: _Session, position: _Position, led: Led) -> None:

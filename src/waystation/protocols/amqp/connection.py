@@ -75,6 +75,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._unsent.drop()
         self._listener.dismiss(self)
         if self.session is not None:
+            self._listener.budgets.letting_go.add(self.session.engine.let_go())
             self.session.ended(politely=False)
 
     # -- in -----------------------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
             # The loop would read on at once, up to 32 times: 20,000 small publishes took 60 ms of one turn.
             self._filled = True
             if session.engine.assembling > SMALL_BYTES or self.others_wait:
-                self._listener.budgets.read_much(self._read_on)  # one of many who do, perhaps
+                self._listener.budgets.read_much(self, self._read_on)  # one of many who do, perhaps
             else:
                 asyncio.get_running_loop().call_soon(self._read_on)
         self._after()
@@ -126,7 +127,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def to_get(self) -> None:
         if not self._getting:
             self._getting = True
-            self._listener.budgets.long_work.then(self._get)
+            self._listener.budgets.long_work.then(self._get, self)
 
     def _get(self) -> None:
         self._getting = False
@@ -153,7 +154,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         held = session.busy or self.congested or self._requests.wanted > 0
         if session.engine.more and not held and not self._going_on:
             self._going_on = True
-            self._listener.budgets.long_work.then(self._go_on)
+            self._listener.budgets.long_work.then(self._go_on, self)
         busy = (held or session.engine.more or self._filled) and not session.closed
         if busy and not self._paused:
             self._paused = True

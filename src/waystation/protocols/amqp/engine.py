@@ -11,6 +11,7 @@ copied once, out of the receive buffer.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from struct import Struct
 
@@ -59,6 +60,7 @@ from waystation.wire.amqp.errors import (
     AmqpError,
 )
 from waystation.wire.amqp.properties import Template, template_of
+from waystation.world.large_buffers import Body
 
 FRAME_MAX = 131_072
 """What we offer, and the longest frame before the peer has said what it wants. By the specification a frame's payload
@@ -332,17 +334,18 @@ class Engine:
                 return
             channel.phase = ChannelPhase.CONTENT_BODY
             content.size = content.left
+            content.body = Body(content.size)
             self.assembling += content.size
             self.assembling_count += 1
         else:
             if len(payload) > content.left:
                 raise AmqpError(FRAME_ERROR, f"{len(payload) - content.left} bytes more of a body than its header said")
             content.left -= len(payload)
-            content.body += payload
+            content.body.add(payload)
         if not content.left and content.template is not None:
             self._forget_content(channel)
             channel.phase = ChannelPhase.METHOD
-            events.append(PublishEvent(channel, content.target, content.template, bytes(content.body)))
+            events.append(PublishEvent(channel, content.target, content.template, content.body.whole()))
 
     def _forget_content(self, channel: ChannelState) -> None:
         content, channel.content = channel.content, None
@@ -377,6 +380,10 @@ class Engine:
         """The peer has closed it."""
         self._forget_content(channel)
         self.channels.pop(channel.number, None)
+
+    def let_go(self) -> list[mmap.mmap]:
+        """The connection is over; what is to be given back a part at a time."""
+        return [one for channel in self.channels.values() if channel.content for one in channel.content.body.large]
 
     def tuned(self, frame_max: int, channel_max: int) -> None:
         self.frame_max, self.channel_max = frame_max, channel_max

@@ -12,6 +12,7 @@ from pamqp.base import Frame
 
 from waystation.protocols.amqp.frames import BODY, HEADER, METHOD
 from waystation.wire.amqp.errors import AmqpError
+from waystation.world.large_buffers import Body
 
 if TYPE_CHECKING:
     from waystation.wire.amqp.template import Template
@@ -91,7 +92,7 @@ class Content:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.template: Template | None = None
-        self.body = bytearray()  # not its frames: one of a single byte would cost fifty
+        self.body = Body(0)  # not its frames: one of a single byte would cost fifty
         self.left = 0
         self.size = 0  # of the whole body, as its header says
 

@@ -79,6 +79,10 @@ class Peer(Protocol):
     @property
     def gone(self) -> bool: ...
 
+    @property
+    def answer_bytes(self) -> int:
+        """Of messages in an answer to one who only looks."""
+
     async def rest(self, size: int) -> None:
         """Others get their turn while a long answer is made, of which there are so many bytes."""
 

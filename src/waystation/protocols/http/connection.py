@@ -18,11 +18,11 @@ from waystation.errors import Unavailable
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
 from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
-from waystation.protocols.http.calls import AnyRoute, Stream
+from waystation.protocols.http.calls import SHORT_STEP_BYTES, STEP_BYTES, AnyRoute, Stream
 from waystation.protocols.http.engine import Broken, Engine, Expects, Request
 from waystation.protocols.http.events import EventStream
 from waystation.protocols.http.problems import problem_of_status
-from waystation.protocols.http.replies import Reply, error_reply, problem_reply, reply_bytes
+from waystation.protocols.http.replies import LAST_CHUNK, Reply, chunk, error_reply, problem_reply, reply_bytes
 from waystation.protocols.http.websocket import WebSocket
 from waystation.protocols.http.wire import Takeover
 
@@ -33,8 +33,9 @@ logger = event_logger("waystation.http")
 
 MAX_WAITING = 32
 """Requests of a client that wait for their turn; and their bodies have no more than FREE_BYTES."""
-LARGEST_ANSWER = 48 * 1024 * 1024
-"""Bytes of an answer that shows messages: 8 MiB of them, of which JSON's escapes make six times as much at worst."""
+LARGEST_ANSWER = 16 * 1024 * 1024
+"""Bytes of an answer that shows messages: 8 MiB of them, as they are read and as text. Their JSON is made and sent a
+step at a time."""
 REQUEST_S = 60.0
 """How long a request may take to arrive."""
 LINGER_S = 5.0
@@ -60,6 +61,8 @@ class HttpConnection(asyncio.Protocol):
         self._unsent = door.budgets.unsent.share(self, self._unsent_bytes)
         self._granted: asyncio.Future[None] | None = None  # room for the answer that is waited for
         self._making = False  # a long answer: what it shows may be nowhere else any more
+        self._text = 0  # bytes of messages in an answer that is being sent
+        self._read: asyncio.Future[None] | None = None  # the client has read most of what it was sent, or is gone
         self._received = 0
         self._unparsed = b""  # what has come and was not looked at; the socket is not read meanwhile
         self._parsing = False  # in line for a turn of the loop
@@ -103,7 +106,7 @@ class HttpConnection(asyncio.Protocol):
         self._unparsed = self._unparsed + data if self._unparsed else data
         if len(data) >= MUCH_BYTES and not self._much:
             self._much = True
-            self._listener.budgets.read_much(self._read_on)
+            self._listener.budgets.read_much(self, self._read_on)
         if not self._parsing:
             self._parse()
 
@@ -122,7 +125,7 @@ class HttpConnection(asyncio.Protocol):
             self._parse_some()
         if self._unparsed:
             self._parsing = True
-            self._listener.budgets.long_work.then(self._parse)
+            self._listener.budgets.long_work.then(self._parse, self)
         self._count()
         self._go_on()
 
@@ -143,12 +146,16 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._writing_paused = True
-        self._unsent.hold(self._unsent_bytes())
+        self._unsent.hold(self._text + self._unsent_bytes())
         if self._takeover is not None:
             self._takeover.filled()
 
     def resume_writing(self) -> None:
         self._writing_paused = False
+        if self._read is not None:
+            self._unsent.hold(self._text)
+            self._wake_writer()
+            return
         self._unsent.drop()
         if self._takeover is not None:
             self._takeover.drained()
@@ -161,6 +168,7 @@ class HttpConnection(asyncio.Protocol):
         self._listener.broker.connections.discard(self)
         self._requests.drop()
         self._unsent.drop()
+        self._listener.budgets.letting_go.add(self._engine.let_go())
         self._waiting.clear()
         if self._lingering is not None:
             self._lingering.cancel()
@@ -168,6 +176,7 @@ class HttpConnection(asyncio.Protocol):
             self._takeover.lost()
         if self._granted is not None:
             self._granted.cancel()
+        self._wake_writer()
         if self._task is not None and self._waits:
             self._task.cancel()
 
@@ -223,7 +232,12 @@ class HttpConnection(asyncio.Protocol):
         if route.waits:
             self._unsent.drop()
         elif at_once and self._listener.budgets.long_work.taken:
-            await self._listener.budgets.long_work.turn()
+            await self._listener.budgets.long_work.turn(self)
+
+    @property
+    def answer_bytes(self) -> int:
+        """Of messages in an answer to one who only looks: little, as long as it has read little."""
+        return self._unsent.trusted
 
     @property
     def others_wait(self) -> bool:
@@ -235,7 +249,7 @@ class HttpConnection(asyncio.Protocol):
         self._making = True
         if not self.gone:
             self._unsent.hold(max(size, self._unsent.size))
-        await self._listener.budgets.long_work.turn()
+        await self._listener.budgets.long_work.turn(self)
 
     def on_room(self) -> None:
         self._balance()
@@ -246,7 +260,7 @@ class HttpConnection(asyncio.Protocol):
 
     def spare(self) -> bool:
         if not self._writing_paused:
-            self._unsent.drop()
+            self._unsent.hold(self._text)
         return not (self._requests.size or self._unsent.size)
 
     def _unsent_bytes(self) -> int:
@@ -277,7 +291,7 @@ class HttpConnection(asyncio.Protocol):
             self._task = asyncio.get_running_loop().create_task(self._serve(request))
         elif self._broken is not None:
             reply = problem_reply(problem_of_status(self._broken.status, self._broken.detail))
-            self._write_all(reply_bytes(reply, self._listener.date(), keep_alive=False))
+            self.write(reply_bytes(reply, self._listener.date(), keep_alive=False))
             self._linger()
 
     def _linger(self) -> None:
@@ -288,21 +302,81 @@ class HttpConnection(asyncio.Protocol):
 
     async def _serve(self, request: Request) -> None:
         try:
-            outcome = await self._listener.desk.answer(request, self)
-        except asyncio.CancelledError:
-            outcome = error_reply(Unavailable("the broker is stopping; retry"))
+            with self._listener.desk.under_way():
+                outcome = await self._outcome(request)
+                if isinstance(outcome, Reply) and outcome.pieces is not None:
+                    await self._send_long(outcome, request)
         finally:
             self._task = None
             self._making = False
-            self._served_bytes = 0
+            self._text = self._served_bytes = 0
             self._requests.renew()
             self._count()
             self.last_active_s = self._listener.now_s()
         if isinstance(outcome, Stream):
             self._hand_over(outcome, request)
+            return
+        self._route = None
+        if outcome.pieces is None:
+            head_only = request.method == "HEAD"
+            self.write(reply_bytes(outcome, self._listener.date(), self._keeps(request), head_only=head_only))
+        elif self._writing_paused:
+            self._unsent.hold(self._unsent_bytes())
         else:
-            self._route = None
-            self._send(outcome, request)
+            self._unsent.drop()
+        if self._keeps(request):
+            self._go_on()
+        else:
+            self.close()
+
+    async def _outcome(self, request: Request) -> Reply | Stream:
+        try:
+            return await self._listener.desk.answer(request, self)
+        except asyncio.CancelledError:
+            return error_reply(Unavailable("the broker is stopping; retry"))
+
+    def _keeps(self, request: Request) -> bool:
+        """Whether the connection goes on behind the answer. One in pieces ends it where there are no chunks."""
+        return request.keep_alive and not request.websocket and not self._closing
+
+    async def _send_long(self, reply: Reply, request: Request) -> None:
+        """An answer that is made as far as its client reads it, a step at a time."""
+        self._making = True
+        self._text = reply.text
+        chunked = request.chunks
+        if not chunked:
+            request.keep_alive = False  # the end of the connection is the end of the answer
+        self.write(reply_bytes(reply, self._listener.date(), self._keeps(request), chunked=chunked))
+        if request.method == "HEAD":
+            return
+        sent, part, size = 0, [reply.body], len(reply.body)
+        for piece in reply.pieces or ():
+            if size > (SHORT_STEP_BYTES if self.others_wait else STEP_BYTES):
+                self.write(chunk(part) if chunked else b"".join(part))
+                sent, part, size = sent + size, [], 0
+                await self._client_reads()
+                if self.gone:
+                    return
+                await self._listener.budgets.long_work.turn(self)
+            part.append(piece)
+            size += len(piece)
+        self.write(chunk(part) + LAST_CHUNK if chunked else b"".join(part))
+        self._unsent.was_read(sent)
+
+    async def _client_reads(self) -> None:
+        """Waits while the socket is full."""
+        while self._writing_paused and not self.gone:
+            self._read = asyncio.get_running_loop().create_future()
+            try:
+                await self._read
+            finally:
+                self._read = None
+        if not self.gone:
+            self._unsent.hold(self._text)
+
+    def _wake_writer(self) -> None:
+        if self._read is not None and not self._read.done():
+            self._read.set_result(None)
 
     def serving(self, route: AnyRoute) -> None:
         """The desk has found what the request is for."""
@@ -314,15 +388,6 @@ class HttpConnection(asyncio.Protocol):
     def _waits(self) -> bool:
         """What is being answered ends when its client goes away."""
         return self._route is not None and self._route.waits and not self._making
-
-    def _send(self, reply: Reply, request: Request) -> None:
-        keep_alive = request.keep_alive and not request.websocket and not self._closing
-        head_only = request.method == "HEAD"
-        self._write_all(reply_bytes(reply, self._listener.date(), keep_alive=keep_alive, head_only=head_only))
-        if not keep_alive:
-            self.close()
-        else:
-            self._go_on()
 
     def _hand_over(self, stream: Stream, request: Request) -> None:
         if self.gone or self._closing:
@@ -422,17 +487,11 @@ class HttpConnection(asyncio.Protocol):
         return not self._writing_paused and not self.gone and self._room()
 
     def write(self, data: bytes) -> None:
-        self._write_all([data])
-
-    def _write_all(self, pieces: list[bytes]) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            if len(pieces) == 1:
-                self._transport.write(pieces[0])
-            else:
-                self._transport.writelines(pieces)
+            self._transport.write(data)
             if self._writing_paused:
-                self._unsent.hold(self._transport.get_write_buffer_size())
-            elif self._unsent.size:
+                self._unsent.hold(self._text + self._transport.get_write_buffer_size())
+            elif self._unsent.size and not self._text:
                 self._unsent.drop()
 
     def hold_back(self, stop: bool) -> None:

@@ -24,7 +24,7 @@ from waystation.message import Delivered
 from waystation.message_json import to_json_object
 from waystation.protocols.budget import FREE_BYTES
 from waystation.protocols.http.bodies import Reject, Release, Settle, Touch
-from waystation.protocols.http.calls import STEP_BYTES, convert
+from waystation.protocols.http.calls import SHORT_STEP_BYTES, STEP_BYTES, convert
 from waystation.protocols.http.holds import Holder, Outcome, check_any
 from waystation.protocols.http.json_pieces import json_pieces
 from waystation.protocols.http.wire import Outlet
@@ -105,7 +105,8 @@ class HttpConsumer:
         pieces = self._pieces = self._pieces or json_pieces(self._shown(self._left[0]))
         part: list[bytes] = []
         size, last = 0, False
-        while size < STEP_BYTES and not last:
+        most = SHORT_STEP_BYTES if self._desk.long_work.others_wait(self) else STEP_BYTES
+        while size < most and not last:
             piece = next(pieces, None)
             last = piece is None
             part.append(piece or b"")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, Principal
@@ -98,9 +100,6 @@ class Desk:
 
     async def answer(self, request: Request, connection: HttpConnection) -> Reply | Stream:
         """What a request gets, whatever happens."""
-        task = asyncio.current_task()
-        if task is not None:
-            self._under_way.add(task)
         try:
             return await self._answer(request, connection)
         except WaystationError as error:
@@ -113,6 +112,15 @@ class Desk:
                 "request.failed", "a request could not be answered", protocol="http", method=request.method
             )
             return problem_reply(problem_of_status(500, "the broker failed at this; its log says more"))
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """What the present task answers is waited for when the broker stops."""
+        task = asyncio.current_task()
+        if task is not None:
+            self._under_way.add(task)
+        try:
+            yield
         finally:
             if task is not None:
                 self._under_way.discard(task)
@@ -158,7 +166,7 @@ class Desk:
         if isinstance(outcome, Reply | Stream):
             return outcome
         if route.shows_messages:
-            return await _made_in_turns(outcome, route.status, connection)
+            return _made_in_turns(outcome, route.status, SHORT_STEP_BYTES if connection.others_wait else STEP_BYTES)
         return json_reply(outcome, route.status)
 
     def _call(self, route: AnyRoute, names: dict[str, str], query: str, request: Request, peer: Peer) -> Call[Any, Any]:
@@ -197,18 +205,14 @@ class Desk:
             desk.holds.close()
 
 
-async def _made_in_turns(outcome: Any, status: int, connection: HttpConnection) -> Reply:
-    """The answer, in several turns of the loop if it is long."""
-    pieces: list[bytes] = []
-    made = said = 0
-    text = -1
-    for piece in json_pieces(outcome):
-        if made - said > (SHORT_STEP_BYTES if connection.others_wait else STEP_BYTES):
-            text, said = chars_of(outcome) if text < 0 else text, made
-            await connection.rest(text + made)
-            if connection.gone:
-                break
-        pieces.append(piece)
-        made += len(piece)
-    pieces.append(END)
-    return Reply(status, b"".join(pieces)) if made <= STEP_BYTES else Reply(status, pieces=pieces)
+def _made_in_turns(outcome: Any, status: int, at_once: int = STEP_BYTES) -> Reply:
+    """The answer: as a whole if it is short, else what is made while the client reads it."""
+    pieces = json_pieces(outcome)
+    made: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        made.append(piece)
+        size += len(piece)
+        if size > at_once:
+            return Reply(status, b"".join(made), pieces=chain(pieces, (END,)), text=chars_of(outcome))
+    return Reply(status, b"".join((*made, END)))

@@ -9,8 +9,13 @@ llhttp (through httptools) does the parsing. The connection calls this; nobody e
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Iterable
+
 import httptools
 import msgspec
+
+from waystation.world.large_buffers import Body
 
 MAX_TARGET_BYTES = 16 * 1024
 """A percent-encoded queue name of 255 bytes takes 765; a filter expression in a query takes some kilobytes."""
@@ -26,6 +31,7 @@ class Request(msgspec.Struct):
     target: bytes
     headers: dict[str, str]
     keep_alive: bool = True
+    chunks: bool = True  # its client understands an answer in chunks: HTTP/1.1
     body: bytes = b""
     websocket: bool = False  # it asks to become one; `rest` is what came behind its head
     rest: bytes = b""
@@ -67,7 +73,7 @@ class Engine:
         self._events: list[Event] = []
         self._head = _Head()
         self._request: Request | None = None
-        self._body = bytearray()  # not its pieces: one of two bytes would cost fifty
+        self._body = Body(0)  # not its pieces: one of two bytes would cost fifty
         self._begun = False
         self._head_fed = 0
         self._broken = False
@@ -86,6 +92,11 @@ class Engine:
         if request is None or "transfer-encoding" in request.headers:
             return 0
         return self.awaited - len(self._body)
+
+    def let_go(self) -> Iterable[mmap.mmap]:
+        """The connection is over; what is to be given back a part at a time."""
+        gone, self._body = self._body, Body(0)
+        return gone.large
 
     def receive(self, data: bytes) -> list[Event]:
         """What these bytes complete, in order."""
@@ -154,13 +165,14 @@ class Engine:
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > MAX_BODY_BYTES:
             raise _too_large_body()
-        self._body = bytearray()
         self.awaited = int(length) if length.isdecimal() else MAX_BODY_BYTES if "transfer-encoding" in headers else 0
+        self._body = Body(self.awaited)
         self._request = Request(
             method=self._parser.get_method().decode("latin-1"),
             target=self._head.target,
             headers=headers,
             keep_alive=self._parser.should_keep_alive(),
+            chunks=self._parser.get_http_version() == "1.1",
             websocket=self._parser.should_upgrade() and "websocket" in headers.get("upgrade", "").lower(),
         )
         if headers.get("expect", "").lower() == "100-continue":
@@ -169,15 +181,15 @@ class Engine:
     def on_body(self, part: bytes) -> None:
         if len(self._body) + len(part) > MAX_BODY_BYTES:
             raise _too_large_body()
-        self._body += part
+        self._body.add(part)
 
     def on_message_complete(self) -> None:
         request, self._request = self._request, None
         self._begun = False
         self.awaited = 0
         if request is not None:
-            request.body = bytes(self._body)
-            self._body = bytearray()
+            request.body = self._body.whole()
+            self._body = Body(0)
             self._events.append(request)
 
 

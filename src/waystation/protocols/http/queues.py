@@ -138,8 +138,9 @@ async def peek(desk: Desk, call: Call[PeekQuery, Nothing]) -> Outcome:
     queue = call.path["queue"]
     shown: list[dict[str, Any]] = []
     after, size = asked.after, 0
-    while len(shown) < asked.count and size < PEEKED_BYTES:
-        found = desk.access.peek(queue, asked.count - len(shown), after, asked.state, STEP_BYTES)
+    most = min(PEEKED_BYTES, call.peer.answer_bytes)
+    while len(shown) < asked.count and size < most:
+        found = desk.access.peek(queue, asked.count - len(shown), after, asked.state, min(STEP_BYTES, most - size))
         if not found:
             break
         shown += [peeked_out(one, queue) for one in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 
 import msgspec
@@ -24,13 +24,15 @@ _LINES = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n" for status 
 
 
 class Reply(msgspec.Struct):
-    """A whole answer."""
+    """An answer. One that is long is made while its client reads it: `pieces` follow `body`, `text` is about how many
+    bytes they hold in memory until they are made."""
 
     status: int = 200
     body: bytes = b""
     content_type: str = JSON_TYPE
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    pieces: Sequence[bytes] = ()  # a long body, instead of `body`
+    pieces: Iterator[bytes] | None = None
+    text: int = 0
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
@@ -52,16 +54,27 @@ def error_reply(error: WaystationError) -> Reply:
     return problem_reply(problem_of(error), headers)
 
 
-def reply_bytes(reply: Reply, date: str, *, keep_alive: bool, head_only: bool = False) -> list[bytes]:
-    """The whole answer as it goes out. A long body is not copied."""
+def reply_bytes(reply: Reply, date: str, keep_alive: bool, *, head_only: bool = False, chunked: bool = False) -> bytes:
+    """The whole answer as it goes out; of one in pieces the head. Without chunks its end is that of the connection."""
     lines = [_LINES[reply.status], f"date: {date}\r\n"]
     if reply.status not in BODILESS:
-        size = len(reply.body) + sum(map(len, reply.pieces))
-        lines.append(f"content-type: {reply.content_type}\r\ncontent-length: {size}\r\n")
+        lines.append(f"content-type: {reply.content_type}\r\n")
+        if reply.pieces is None:
+            lines.append(f"content-length: {len(reply.body)}\r\n")
+        elif chunked:
+            lines.append("transfer-encoding: chunked\r\n")
     lines += [f"{name}: {value}\r\n" for name, value in reply.headers.items()]
     lines.append("\r\n" if keep_alive else "connection: close\r\n\r\n")
     head = "".join(lines).encode("latin-1")
-    return [head] if head_only or reply.status in BODILESS else [head + reply.body, *reply.pieces]
+    return head if head_only or reply.pieces is not None or reply.status in BODILESS else head + reply.body
+
+
+def chunk(parts: list[bytes]) -> bytes:
+    """A part of an answer in chunks."""
+    return b"".join((b"%x\r\n" % sum(map(len, parts)), *parts, b"\r\n"))
+
+
+LAST_CHUNK = b"0\r\n\r\n"
 
 
 def stream_head(date: str) -> bytes:

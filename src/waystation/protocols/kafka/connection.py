@@ -38,6 +38,8 @@ logger = event_logger("waystation.kafka")
 
 READ_BYTES = 1024 * 1024
 """In one read: half a millisecond, and a batch of the usual largest size."""
+SHORT_READ_BYTES = 256 * 1024
+"""Of a large request, while others wait."""
 MAX_IN_FLIGHT = 1_000
 """Produce requests that are not answered yet."""
 MAX_FINISHED_BYTES = 1024 * 1024
@@ -118,6 +120,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._gone()
         self._requests.drop()
         self.unsent.drop()
+        self._listener.budgets.letting_go.add(self._engine.let_go())
         for slot in self._slots:
             if slot.cancel is not None:
                 slot.cancel()
@@ -126,16 +129,26 @@ class KafkaConnection(asyncio.BufferedProtocol):
             end()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._engine.buffer()[:READ_BYTES]
+        most = SHORT_READ_BYTES if self._awaited > FREE_BYTES and self._others_wait else READ_BYTES
+        return self._engine.buffer()[:most]
+
+    @property
+    def _others_wait(self) -> bool:
+        return self._listener.budgets.long_work.others_wait(self)
 
     def buffer_updated(self, nbytes: int) -> None:
         self._engine.received(nbytes)
         if nbytes <= FEW_BYTES:
             self._listener.budgets.long_work.asked(self)
         self._work()
-        if nbytes >= MUCH_BYTES and self._engine.awaited > SMALL_BYTES and not self._much:
+        awaited = self._engine.awaited
+        if (
+            nbytes >= MUCH_BYTES
+            and not self._much
+            and (awaited > SMALL_BYTES or (awaited > FREE_BYTES and self._others_wait))
+        ):
             self._much = True
-            self._listener.budgets.read_much(self._read_on)
+            self._listener.budgets.read_much(self, self._read_on)
             self._balance()
 
     def _read_on(self) -> None:

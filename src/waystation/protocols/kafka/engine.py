@@ -1,16 +1,20 @@
 """The Kafka protocol's framing, sans I/O: bytes in, requests out, answers in order.
 
 The peer's bytes are received straight into the engine's buffer (`buffer`, `received`), so a large produce request is
-copied once, by the kernel. The buffer grows with what has really arrived, never with what a length field claims.
+copied once, by the kernel. The buffer grows with what has really arrived; a request that says it has more than a
+megabyte gets room for all of it at once, in memory that is taken as it arrives (`world/large_buffers.py`).
 A request that `next_request` returns is a view into the buffer and is valid until the next call of `received`.
 """
 
 from __future__ import annotations
 
+import mmap
 import struct
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from waystation.wire.kafka_types import Malformed, Reader
+from waystation.world.large_buffers import LARGE_BYTES, Buffer, buffer_of
 
 FIRST_BUFFER = 8 * 1024
 KEPT_BUFFER = 4 * 1024 * 1024
@@ -61,7 +65,7 @@ class Engine:
 
     def __init__(self, max_request: int) -> None:
         self._max_request = max_request
-        self._buffer = bytearray(FIRST_BUFFER)
+        self._buffer: Buffer = bytearray(FIRST_BUFFER)
         self._start = 0
         self._end = 0
         self.awaited = 0  # bytes of the request that has begun to arrive, as it says itself
@@ -90,9 +94,11 @@ class Engine:
         size = len(self._buffer)
         if unread > size // 2:
             size *= 2
-            if unread >= 4:
+            if self.awaited > LARGE_BYTES:
+                size = max(self.awaited, len(self._buffer) + FIRST_BUFFER)
+            elif unread >= 4:
                 size = min(size, max(self._frame_size() + 4, len(self._buffer) + FIRST_BUFFER))
-        larger = bytearray(size)
+        larger = buffer_of(size)
         larger[:unread] = memoryview(self._buffer)[self._start : self._end]
         self._buffer = larger
         self._start, self._end = 0, unread
@@ -140,6 +146,12 @@ class Engine:
         self._start = self._end = 0
         self._buffer = bytearray(FIRST_BUFFER)
         return True
+
+    def let_go(self) -> Iterable[mmap.mmap]:
+        """The connection is over; what is to be given back a part at a time."""
+        gone, self._buffer = self._buffer, bytearray(FIRST_BUFFER)
+        self._start = self._end = 0
+        return (gone,) if isinstance(gone, mmap.mmap) else ()
 
     @property
     def unread(self) -> int:

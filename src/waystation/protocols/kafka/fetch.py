@@ -138,7 +138,7 @@ class _Fetch:
         others = self._long_work.taken
         complete = self._reading.step(FREE_BYTES if others else FIRST_ANSWER_BYTES, patient=others)
         if not others and self._reading.size > STEP_BYTES:
-            self._long_work.took()
+            self._long_work.took(self._unsent.owner)
         self._goes_on(complete)
 
     def _goes_on(self, complete: bool) -> None:
@@ -150,7 +150,7 @@ class _Fetch:
                 then()
         else:
             self._unsent.hold(max(self._unsent.size, self._reading.size))
-            self._long_work.then(self._step)
+            self._long_work.then(self._step, self._unsent.owner)
 
     def _step(self) -> None:
         if not self._over:

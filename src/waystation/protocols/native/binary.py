@@ -119,12 +119,12 @@ class BinaryTalk:
         before = len(self._out.buffer)
         handled = self.session.handle_all((command,))
         if len(self._out.buffer) - before > LONG_ANSWER_BYTES:
-            self._long_work.took()
+            self._long_work.took(self.session.wire)
         return handled
 
     def _get_in_line(self) -> None:
         self._in_line = True
-        self._long_work.then(self._turn_came)
+        self._long_work.then(self._turn_came, self.session.wire)
 
     def _turn_came(self) -> None:
         self._in_line, self._has_turn = False, True
@@ -136,7 +136,7 @@ class BinaryTalk:
         out.touched()
         if len(out.buffer) >= FULL_BYTES:
             self.session.full = True
-            self._long_work.took()
+            self._long_work.took(self.session.wire)
 
     def pause(self) -> None:
         self.session.pause()

@@ -136,6 +136,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._transport = None
         self._requests.drop()
         self._unsent.drop()
+        self._budgets.letting_go.add(self._talk.intake.let_go())
         self._talk.close()
         self._gone()
 
@@ -150,9 +151,14 @@ class NativeConnection(asyncio.BufferedProtocol):
         if nbytes <= FEW_BYTES:
             self._budgets.long_work.asked(self)
         self._work()
-        if nbytes >= MUCH_BYTES and self._talk.intake.unread > SMALL_BYTES and not self._much:
+        unread = self._talk.intake.unread
+        if (
+            nbytes >= MUCH_BYTES
+            and not self._much
+            and (unread > SMALL_BYTES or (unread > FREE_BYTES and self.others_wait))
+        ):
             self._much = True
-            self._budgets.read_much(self._read_on)
+            self._budgets.read_much(self, self._read_on)
             self._balance()
 
     def _read_on(self) -> None:

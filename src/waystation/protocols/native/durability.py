@@ -34,8 +34,7 @@ def keep_all(
     timing = timing or session.timing
     if not receipts:
         session.took(timing, len(answers))
-        for request, value in answers:
-            session.answer(request, value)
+        session.answer_all(answers)
         return
     session.began(len(answers))
     session.access.when_durable(receipts, _Answering(session, answers, timing))
@@ -55,9 +54,8 @@ class _Answering:
         session = self._session
         if error is None:
             session.took(self._timing, len(self._answers))
-        for request, value in self._answers:
-            if error is None:
-                session.answer(request, value)
-            else:
+            session.answer_all(self._answers)
+        else:
+            for request, _ in self._answers:
                 session.fail(request, error)
         session.ended(len(self._answers))

@@ -23,6 +23,8 @@ MAX_VALUES_IN_LARGE_FRAME = 300_000
 COMMANDS_AT_ONCE = 1_024
 
 _LENGTH = struct.Struct(">I")
+_length = _LENGTH.unpack_from
+_pack_length = _LENGTH.pack_into
 _decode = msgspec.msgpack.Decoder(AnyCommand).decode
 _encode_into = msgspec.msgpack.Encoder().encode_into
 
@@ -51,30 +53,31 @@ class Frames:
         """The next whole commands, up to `limit`; none until more bytes come. Raises BadFrame."""
         if not self._greeted and not self._greet():
             return []
+        # One view and one loop for all of them: a view and three calls for each were a tenth of what a put costs.
         found: list[AnyCommand | Refused] = []
         self.awaited = 0
+        view = self.intake.view()
+        at, end = 0, len(view)
         try:
-            while len(found) < limit and self._one(found):
-                pass
+            while len(found) < limit and end - at >= 4:
+                size = _length(view, at)[0]
+                if not 0 < size <= self.max_frame:
+                    raise BadFrame(f"a frame of {size} bytes; 1 to {self.max_frame} are taken")
+                begin = at + 4
+                if begin + size > end:
+                    self.awaited = 4 + size
+                    break
+                found.append(_open(view[begin : begin + size]))
+                at = begin + size
         except BadFrame:
             if not found:
                 raise
             # What came before it was right and is answered first; the next call meets it again.
+        finally:
+            view.release()
+            self.intake.drop(at)
+        self.intake.expected = self.awaited
         return found
-
-    def _one(self, found: list[AnyCommand | Refused]) -> bool:
-        intake = self.intake
-        if intake.unread < 4:
-            return False
-        size = _LENGTH.unpack_from(intake.view(0, 4))[0]
-        if not 0 < size <= self.max_frame:
-            raise BadFrame(f"a frame of {size} bytes; 1 to {self.max_frame} are taken")
-        if intake.unread < 4 + size:
-            self.awaited = 4 + size
-            return False
-        found.append(_open(intake.view(4, size)))
-        intake.drop(4 + size)
-        return True
 
     def _greet(self) -> bool:
         if self.intake.unread < len(MAGIC):
@@ -103,7 +106,7 @@ def encode_into(out: bytearray, outgoing: Outgoing) -> None:
     at = len(out)
     out += b"\0\0\0\0"
     _encode_into(outgoing, out, -1)
-    _LENGTH.pack_into(out, at, len(out) - at - 4)
+    _pack_length(out, at, len(out) - at - 4)
 
 
 class _Numbered(msgspec.Struct):

@@ -18,10 +18,12 @@ from waystation.message import Delivered, Message
 from waystation.message_json import from_sender, to_json_object
 from waystation.protocol import AnyCommand, Ceased, Command, DeclareQueue, Deliver, Found, Got, Peeked
 from waystation.protocols.budget import FREE_BYTES
-from waystation.protocols.native.intake import Intake
+from waystation.protocols.native.intake import LARGEST_STEP, Intake
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 LINES_AT_ONCE = 256
+LONG_LINE_BYTES = 256 * 1024
+"""A line of which more has come is given all the room that a line may need: it would be moved while it grows."""
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -60,6 +62,7 @@ class Lines:
                 self._searched = intake.unread
                 if intake.unread > self._max_line:
                     self._skip(found)
+                intake.expected = self._max_line + LARGEST_STEP if self._searched > LONG_LINE_BYTES else 0
                 break
             line = bytes(intake.view(0, end))
             intake.drop(end + 1)

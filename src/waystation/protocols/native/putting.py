@@ -104,8 +104,15 @@ def _put_in_transaction(session: NativeSession, command: Put) -> None:
 def answers_of(commands: Sequence[Put], result: PutResult) -> list[Durability]:
     """Each put's own answer, out of the one for all of them."""
     answers: list[Durability] = []
+    tag = result.first
+    if not result.duplicates:
+        for command in commands:
+            count = len(command.messages)
+            answers.append((command.id, PutAnswer(tag, count)))
+            tag += count
+        return answers
     duplicates = sorted(result.duplicates)
-    tag, begin, seen = result.first, 0, 0
+    begin, seen = 0, 0
     for command in commands:
         end = begin + len(command.messages)
         own: list[int] = []

@@ -261,6 +261,13 @@ class NativeSession:
         if request and not self.closed:
             self._send(Answer(request, value))
 
+    def answer_all(self, answers: Iterable[tuple[int, Any]]) -> None:
+        """Answers requests that came together. Each of them has an id."""
+        if not self.closed:
+            send = self._send
+            for request, value in answers:
+                send(Answer(request, value))
+
     def fail(self, request: int, error: Exception) -> None:
         """Tells the client; an error that nobody meant is also logged."""
         name, text = describe(error, self)

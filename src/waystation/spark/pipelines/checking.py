@@ -13,7 +13,15 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
-from waystation.errors import Invalid, NotFound, Unavailable, WaystationError, near_matches
+from waystation.errors import (
+    Invalid,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    Unavailable,
+    WaystationError,
+    near_matches,
+)
 from waystation.spark.pipelines.compacted import (
     COMPACTED,
     broker_settings,
@@ -30,6 +38,8 @@ from waystation.spark.pipelines.registry import connect_any
 from waystation.spark.pipelines.sinks import as_messages, check_key
 from waystation.spark.pipelines.stream_joins import check_stream_joins
 from waystation.spark.pipelines.tables import need_package
+from waystation.spark.retrying import advised
+from waystation.spark.rights import check_writes
 from waystation.spark.sessions import need_pyspark
 from waystation.spark.sink_options import read_sink_options
 from waystation.toml_file import TomlFile
@@ -85,12 +95,14 @@ def check_outside(read: PipelineFile) -> list[Problem]:
 
 def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
     try:
+        pipeline.servers.check()
         with connect_any(pipeline.servers) as mq:
             described = {topic.topic: topic for topic in mq.topics()}
             queues = [queue.queue for queue in mq.queues()]
             settings = broker_settings(mq)
     except WaystationError as error:
-        return [Problem(toml.line(("servers",)), f"topics and queues could not be looked up: {error}")]
+        about = "login" if isinstance(error, NotAllowed | Invalid) and "login" in toml.content else "servers"
+        return [Problem(toml.line((about,)), f"topics and queues could not be looked up: {error}")]
     problems = []
     topics = list(described)
     for source in pipeline.sources.values():
@@ -130,6 +142,11 @@ def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
                     mq.describe_topic(target.place, create=True)
                 else:
                     mq.queue(target.place, passive=True)
+                check_writes(pipeline.servers, mq, target.kind, target.place, exactly_once=target.exactly_once)
+            except NotAllowed as error:
+                if isinstance(error, NotAuthenticated):
+                    raise
+                problems.append(Problem(toml.line(target.path), str(advised(error))))
             except (NotFound, Invalid) as error:
                 text = f"{error}{_how_to_create(target.kind, target.place, compacted=target.compacted)}"
                 problems.append(Problem(toml.line(target.path), text))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from waystation.spark.pipelines.cron import Schedule
+from waystation.spark.servers import Servers
 from waystation.spark.value_formats import ValueFormat
 from waystation.toml_file import Path as TomlPath
 
@@ -225,6 +226,7 @@ class Target:
     path: TomlPath
     compacted: bool = False
     """Whether rows are upserted there."""
+    exactly_once: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ class Pipeline:
 
     name: str
     file: Path
-    servers: str
+    servers: Servers
     checkpoint: str
     trigger: Trigger
     master: str
@@ -245,6 +247,9 @@ class Pipeline:
     restart: RestartPolicy | None = None
     schedule: Schedule | None = None
     catch_up: bool = False
+    broker: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The options that tell Spark's sources and sinks where the broker is and who logs in there. It may have a secret:
+    one that came by the command line or the environment."""
 
     @property
     def folder(self) -> Path:
@@ -256,10 +261,12 @@ class Pipeline:
         """The topics and queues that it writes to by name."""
         found = []
         for sink in self.sinks.values():
+            once = sink.options.get("guarantee") != "at-least-once"
             if sink.kind == "topic" or sink.kind == "queue":
-                found.append(Target(sink.kind, sink.place, (*sink.path, sink.kind), sink.upserts))
+                found.append(Target(sink.kind, sink.place, (*sink.path, sink.kind), sink.upserts, once))
             if (letters := sink.dead_letter) is not None:
-                found.append(Target(letters.kind, letters.place, (*sink.path, "dead_letter", letters.kind)))
+                path = (*sink.path, "dead_letter", letters.kind)
+                found.append(Target(letters.kind, letters.place, path, exactly_once=once))
         return found
 
     @property

@@ -26,7 +26,7 @@ _WRAPPERS = ("STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE", "PYTHON_DATA_SOURC
 """Classes that only say that something else went wrong."""
 _SPARK_MISTAKES = ("AnalysisException", "ParseException")
 _LASTING = re.compile(
-    r"^\s*waystation\.(?:\w+\.)*(?:Invalid|Expired|PipelineInvalid): "
+    r"^\s*waystation\.(?:\w+\.)*(?:Invalid|Expired|NotAllowed|NotAuthenticated|PipelineInvalid): "
     r"|^\s*(?:SyntaxError|IndentationError|NameError|ImportError|ModuleNotFoundError): "
     r"|\[(?:STATE_STORE_\w*SCHEMA\w*|STREAMING_STATEFUL_OPERATOR\w*|INCOMPATIBLE_\w+|UNRESOLVED_\w+|DATATYPE_MISMATCH)",
     re.MULTILINE,

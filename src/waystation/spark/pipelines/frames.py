@@ -58,7 +58,7 @@ def open_source(spark: SparkSession, pipeline: Pipeline, source: Source) -> Data
     """The rows of a source, without its watermark, filter and columns."""
     reader: Any = spark.read if source.static else spark.readStream
     if source.kind in ("waystation", "queue"):
-        reader = reader.format("waystation").option("servers", pipeline.servers).options(**source.options)
+        reader = reader.format("waystation").options(**pipeline.broker).options(**source.options)
         if source.schema is not None:
             reader = reader.schema(source.schema)
         return reader.load()  # type: ignore[no-any-return]

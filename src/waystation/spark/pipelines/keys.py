@@ -9,6 +9,7 @@ from __future__ import annotations
 TOP = {
     "name": "what the pipeline is called everywhere. Default: the file's name",
     "servers": "the broker's Kafka listener, HOST:PORT. Default: $WAYSTATION_SERVER, or 127.0.0.1:9092",
+    "login": "a table: who it logs in as, where the broker asks for that, and TLS",
     "checkpoint": "the folder where it remembers how far it is. Default: .waystation/NAME beside the file",
     "trigger": 'when a batch is made: "once", "available-now" or an interval ("10s"). Default: when there is data',
     "restart": 'after a failure: "never" (the default), "on-failure", or a table of what follows',
@@ -22,6 +23,19 @@ TOP = {
     "step": "the tables that are made of others, from top to bottom",
     "sink": "where tables are written",
     "test": "tests: rows for sources, and the rows that steps and sinks should make of them",
+}
+
+LOGIN = {
+    "user": "the name of a user of the broker",
+    "password_file": "a file with its password",
+    "password_env": "a variable with its password. Default: WAYSTATION_PASSWORD",
+    "token_file": "instead of a user: a file with a token of an identity provider, read at each connection",
+    "token_env": "instead of a user: a variable with a token",
+    "mechanism": "SCRAM-SHA-256 (the default), SCRAM-SHA-512, PLAIN, OAUTHBEARER (the default with a token), EXTERNAL",
+    "tls": "whether connections are encrypted. Default: if one of the following is given",
+    "ca": "a file of certificates: one of them has to have signed the broker's. Default: the system's",
+    "certificate": "a file with a certificate, where the broker asks clients for one",
+    "key": "the file of its key, if it is another one",
 }
 
 TEST = {

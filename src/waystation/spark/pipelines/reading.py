@@ -18,6 +18,7 @@ from waystation.spark.options import read_options
 from waystation.spark.pipelines import keys
 from waystation.spark.pipelines.declared import FILES, Expectation, Pipeline, Sink, SinkKind, Source, SourceKind
 from waystation.spark.pipelines.format_reading import format_options, read_format
+from waystation.spark.pipelines.login_reading import checked_servers, choose_broker, read_login, without_secrets
 from waystation.spark.pipelines.problems import PipelineInvalid, Problem
 from waystation.spark.pipelines.queries import dead_letter_problems, shared_queue_problems
 from waystation.spark.pipelines.rule_reading import (
@@ -92,6 +93,9 @@ def _pipeline(file: Path, top: TableReader, servers: str | None, otherwise: str 
     if not NAME.fullmatch(name):
         top.problem("name", f"{name!r} cannot be a pipeline's name: use letters, digits, dots, dashes and underscores")
     said = top.text("servers")
+    login = read_login(top, lambda path: _place(file, path))
+    elsewhere = otherwise or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVERS
+    broker = choose_broker(top, said, login, servers, elsewhere)
     progress = top.flag("progress")
     sources = [_source(file, *named) for named in _tables(top, "source")]
     steps = [read_step(*named) for named in _tables(top, "step")]
@@ -100,7 +104,7 @@ def _pipeline(file: Path, top: TableReader, servers: str | None, otherwise: str 
     return Pipeline(
         name=name,
         file=file,
-        servers=servers or said or otherwise or os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVERS,
+        servers=checked_servers(top, broker),
         checkpoint=_place(file, top.text("checkpoint") or f".waystation/{name}"),
         trigger=trigger,
         master=master or _master(top) or "local[*]",
@@ -116,6 +120,7 @@ def _pipeline(file: Path, top: TableReader, servers: str | None, otherwise: str 
         restart=read_restart(top),
         schedule=read_schedule(top, trigger),
         catch_up=bool(top.flag("catch_up")),
+        broker=broker,
     )
 
 
@@ -223,7 +228,8 @@ def _source_options(file: Path, table: TableReader, chosen: str, kind: SourceKin
         place = _place(file, table.text(chosen) or "") if kind in FILES else str(table.number("rate") or 1)
         if kind in FILES and table.text("schema") is None and not table.flag("static"):
             table.problem((), f'a stream of {kind} files needs `schema = "…"`, since more files may come')
-    return {**options, **table.options("options")}, place
+    further = without_secrets(table, table.options("options"))
+    return {**options, **further}, place
 
 
 def _check_options(table: TableReader, options: Mapping[str, str]) -> None:
@@ -276,6 +282,7 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
     if table.value("registry") is not None:
         table.problem("registry", "a sink writes values without the number of a schema, so leave registry out")
     guarantee = table.word("guarantee", ("exactly-once", "at-least-once"))
+    further = without_secrets(table, table.options("options"))
     own = {"guarantee": guarantee, "txnId": table.text("txnId")} if message else {}
     return Sink(
         name=name,
@@ -290,7 +297,7 @@ def _sink(file: Path, name: str, table: TableReader) -> Sink | None:
         partition_by=table.texts("partition_by"),
         destinations=destinations,
         dead_letter=dead_letter,
-        options={**{k: v for k, v in own.items() if v is not None}, **table.options("options")},
+        options={**{k: v for k, v in own.items() if v is not None}, **further},
     )
 
 

@@ -14,13 +14,17 @@ from waystation.client.sync.client import Client
 from waystation.client.sync.connecting import connect
 from waystation.errors import AlreadyExists, NotFound, near_matches
 from waystation.observe.pipeline_state import CONTROL, TOPIC, TOPIC_SETTINGS, Control, PipelineState
+from waystation.spark.broker_link import connect_once
+from waystation.spark.servers import Servers
 
 CLIENT_NAME = "waystation-pipeline"
 POLL_MS = 500
 
 
-def connect_any(servers: str) -> Client:
-    """A client of the first of the servers that answers."""
+def connect_any(servers: str | Servers) -> Client:
+    """A client of the first of the servers that answers: those of a pipeline, or as an address is written down."""
+    if isinstance(servers, Servers):
+        return connect_once(servers, CLIENT_NAME)
     return connect(servers, name=CLIENT_NAME)
 
 

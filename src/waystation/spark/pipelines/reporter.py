@@ -20,6 +20,7 @@ from waystation.client.sync.client import Client
 from waystation.errors import WaystationError
 from waystation.observe.pipeline_state import CONTROL, HEARTBEAT_S, TOPIC, Control, PipelineState
 from waystation.spark.pipelines.registry import connect_any, ensure_topic
+from waystation.spark.servers import Servers
 
 EVERY_S = 1.0
 AGAIN_S = 2.0
@@ -31,7 +32,7 @@ class Reporter:
 
     def __init__(
         self,
-        servers: str,
+        servers: str | Servers,
         state: PipelineState,
         on_note: Callable[[str], None],
         on_look: Callable[[], None] = lambda: None,

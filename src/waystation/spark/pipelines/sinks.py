@@ -193,7 +193,7 @@ def start_query(
     elif sink.messages and sink.mode != "append":
         writer = writer.foreachBatch(message_writer(pipeline, sink, f"{sink.name}/{identity}"))
     elif together:
-        writer = writer.format("waystation").option("servers", pipeline.servers)
+        writer = writer.format("waystation").options(**pipeline.broker)
     else:
         writer = _formatted(writer, pipeline, sink)
     if trigger.kind == "once":
@@ -267,7 +267,7 @@ def _written_before(pipeline: Pipeline, sink: Sink) -> bool:
 
 def _formatted(writer: Any, pipeline: Pipeline, sink: Sink) -> Any:
     if sink.messages:
-        writer = writer.format("waystation").option("servers", pipeline.servers)
+        writer = writer.format("waystation").options(**pipeline.broker)
         return writer if sink.destinations else writer.option(sink.kind, sink.place)
     if sink.kind == "parquet":
         return writer.format("parquet").option("path", sink.place)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from waystation.client.servers import parse_urls
 from waystation.errors import Conflict, Invalid
 from waystation.spark.ready import archive, dead_letters, latest, replay, sessions, traffic
 from waystation.spark.ready.parts import Argument, Ready, chosen_name
@@ -50,6 +51,7 @@ def write_ready(
     """The pipeline's file NAME.toml in a folder; Conflict if another one of that name is there."""
     name, text = ready_text(ready, values, name)
     if servers is not None:
+        servers = ",".join(map(str, parse_urls(servers)))  # a file has no passwords in it
         text = text.replace(f'name = "{name}"\n', f'name = "{name}"\nservers = "{servers}"\n', 1)
     file = folder / f"{name}.toml"
     try:

@@ -1,0 +1,192 @@
+"""What the outside world was told by a simulated cluster, and whether it keeps to it.
+
+`Broken` is raised as soon as something contradicts what a client was told before: an epoch with two leaders, another
+record where one was, a value twice, a transaction that was shown and is aborted, a queue's message that is early or
+comes after its ack, a committed offset that goes back. What can only be said at the end is said by `audit_*`, when
+everything has healed.
+
+Nothing of the broker is known here: clients and readers call it with what they have heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tests.simulation.promises import Broken, expect
+
+QUEUES_WAIT_FOR_REPLICAS = False
+"""Whether a queue's message is delivered only when every replica in sync has it: then it is never seen and lost."""
+
+Place = tuple[str, int]
+"""A topic, and the partition's number."""
+
+
+@dataclass
+class Attempt:
+    """A transaction: how many records it wrote, and what its producer was told of its end."""
+
+    records: int
+    outcome: bool | None = None
+
+
+@dataclass
+class Letter:
+    """A queue's message."""
+
+    queue: str
+    not_before_s: float = 0.0  # by virtual time
+    not_before_ms: int = 0  # or by the clock of the node that took it
+    stored: bool = False  # the publisher was told so
+    seen: bool = False  # a consumer had it
+    ending: bool = False  # a consumer has asked to end it: by an ack, or by moving it
+    done: bool = False  # and was told that it is
+    tags: dict[str, int] = field(default_factory=dict)  # by queue
+
+
+class Promises:
+    """Of one run."""
+
+    def __init__(self) -> None:
+        self.leaders: dict[tuple[str, int, int], tuple[int, int]] = {}  # topic, partition, epoch → life
+        self.newest: dict[Place, int] = {}
+        self.acked: dict[Place, dict[int, bytes]] = {}
+        self.shown: dict[Place, dict[int, bytes]] = {}
+        self.offset_of: dict[Place, dict[bytes, int]] = {}
+        self.committed: dict[Place, dict[int, bool]] = {}  # whether a reader of committed records is shown it
+        self.visible: dict[tuple[tuple[int, int], str, int], int] = {}
+        self.attempts: dict[int, Attempt] = {}
+        self.group_offsets: dict[tuple[str, int], int] = {}  # the last that was acknowledged
+        self.letters: dict[int, Letter] = {}
+        self.deliveries = 0
+        self.acks = 0
+
+    # -- leaders ------------------------------------------------------------------------------------------------------
+
+    def leads(self, place: Place, epoch: int, life: tuple[int, int], end: int) -> None:
+        """Somebody leads an epoch, with a log of this length."""
+        other = self.leaders.setdefault((*place, epoch), life)
+        expect(other == life, f"{place}: epoch {epoch} is led by {other} and by {life}")
+        if epoch >= self.newest.get(place, -1):
+            self.newest[place] = epoch
+            last = max(self.shown.get(place, {}), default=-1)
+            expect(end > last, f"{place}: offset {last} was shown, and the leader of epoch {epoch} has {end} records")
+
+    def high_watermark(self, place: Place, life: tuple[int, int], offset: int) -> None:
+        before = self.visible.get((life, *place), 0)
+        expect(offset >= before, f"{place}: what {life} shows goes back from {before} to {offset}")
+        self.visible[life, *place] = offset
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def acknowledged(self, place: Place, offset: int, value: bytes) -> None:
+        self.acked.setdefault(place, {})[offset] = value
+        self.show(place, offset, value)
+
+    def show(self, place: Place, offset: int, value: bytes) -> None:
+        before = self.shown.setdefault(place, {}).setdefault(offset, value)
+        expect(before == value, f"{place}: offset {offset} was {before!r}, and now is {value!r}")
+        where = self.offset_of.setdefault(place, {}).setdefault(value, offset)
+        expect(where == offset, f"{place}: {value!r} is at {where} and at {offset}")
+
+    def show_committed(self, place: Place, offset: int, value: bytes, *, visible: bool) -> None:
+        """A reader of committed records gets this one, or is told to leave it out."""
+        before = self.committed.setdefault(place, {}).setdefault(offset, visible)
+        expect(before == visible, f"{place}: {value!r} at {offset} was {'shown' if before else 'left out'} before")
+        if visible and value.startswith(b"o"):
+            attempt = self.attempts[attempt_of(value)]
+            expect(attempt.outcome is not False, f"{place}: {value!r} is shown, though its transaction was aborted")
+
+    # -- transactions -------------------------------------------------------------------------------------------------
+
+    def ended(self, number: int, commit: bool) -> None:
+        """The producer was told so."""
+        self.attempts[number].outcome = commit
+
+    def audit_transactions(self, source: Mapping[int, bytes], target: Mapping[int, bytes], reached: int) -> None:
+        """`source`, `target`: what a reader of committed records finds at the end, by offset; `reached`: the offset of
+        the source that was committed with what is in the target. The target has exactly one record for each one of the
+        source, in order, as far as it has come; and all of a transaction's records or none."""
+        found: dict[int, int] = {}
+        inputs: list[int] = []
+        for _, value in sorted(target.items()):
+            if value.startswith(b"o"):
+                inputs.append(input_of(value))
+                found[attempt_of(value)] = found.get(attempt_of(value), 0) + 1
+        for number, attempt in self.attempts.items():
+            wanted = {None: (0, attempt.records), True: (attempt.records,), False: (0,)}[attempt.outcome]
+            expect(
+                found.get(number, 0) in wanted,
+                f"transaction {number} ({attempt}) is seen with {found.get(number, 0)} records",
+            )
+        there = sorted(source)
+        expect(inputs == there[: len(inputs)], f"there are outputs of {inputs}; of the inputs {there}")
+        expect(
+            reached == (inputs[-1] + 1 if inputs else 0),
+            f"there are outputs up to {inputs[-1:]}, and the group's offset is {reached}",
+        )
+
+    # -- groups -------------------------------------------------------------------------------------------------------
+
+    def offset_committed(self, group: str, index: int, offset: int) -> None:
+        self.group_offsets[group, index] = max(offset, self.group_offsets.get((group, index), 0))
+
+    def offset_fetched(self, group: str, index: int, offset: int) -> None:
+        """Of a group whose offsets only go forward: what was acknowledged is there."""
+        least = self.group_offsets.get((group, index), 0)
+        expect(offset >= least, f"group {group}: {least} was committed for partition {index}, and now it is {offset}")
+
+    # -- queues -------------------------------------------------------------------------------------------------------
+
+    def delivered(self, queue: str, number: int, tag: int, now_s: float, latest_ms: int) -> None:
+        """`latest_ms`: the latest that any wall clock has shown. A clock that is set forward makes things due."""
+        letter = self.letters.get(number)
+        if letter is None:
+            raise Broken(f"queue {queue} delivers {number}, which nobody has put")
+        self.deliveries += 1
+        letter.seen = True
+        expect(not letter.done, f"queue {queue} delivers {number}, which was acknowledged ({letter})")
+        early = now_s < letter.not_before_s and latest_ms < letter.not_before_ms
+        expect(not early, f"queue {queue} delivers {number} early: at {now_s:.3f} s, {letter}")
+        known = letter.tags.setdefault(queue, tag)
+        expect(known == tag, f"queue {queue} has {number} at {known} and at {tag}")
+
+    def audit_queues(self, left: Mapping[str, Collection[int]], moves: Mapping[str, str]) -> None:
+        """`left`: what is in each queue at the end. `moves`: where what leaves a queue goes by itself."""
+        count: dict[int, int] = {}
+        for numbers in left.values():
+            for number in numbers:
+                count[number] = count.get(number, 0) + 1
+        for number, times in count.items():
+            expect(times == 1, f"message {number} is in {[queue for queue in left if number in left[queue]]}")
+            letter = self.letters.get(number)
+            if letter is None:
+                raise Broken(f"message {number} is there, which nobody has put")
+            where = next(queue for queue in left if number in left[queue])
+            expect(where in (letter.queue, moves.get(letter.queue)), f"{letter} is in {where}")
+            expect(not letter.done, f"message {number} is in {where}, though it was acknowledged")
+        for number, letter in self.letters.items():
+            promised = letter.stored or (letter.seen and QUEUES_WAIT_FOR_REPLICAS)
+            if promised and not letter.ending:
+                expect(number in count, f"message {number} is in no queue, and nobody has acknowledged it: {letter}")
+
+
+def attempt_of(value: bytes) -> int:
+    """The transaction that an output was written in."""
+    return int(value.partition(b":")[2])
+
+
+def input_of(value: bytes) -> int:
+    """The offset of what it was made of."""
+    return int(value[1:].partition(b":")[0])
+
+
+def audit_order(values: Iterable[bytes]) -> None:
+    """Of an idempotent producer's values in the order of their offsets: each once, none left out."""
+    numbers: dict[bytes, int] = {}
+    for value in values:
+        if value.startswith(b"i"):
+            producer, _, number = value[1:].partition(b":")
+            last = numbers.get(producer, 0)
+            expect(int(number) == last + 1, f"producer {producer!r}: {int(number)} comes behind {last}")
+            numbers[producer] = int(number)

@@ -1,0 +1,140 @@
+"""Single troubles of a cluster, told as stories: what a seed has met once is met here every time.
+
+A story is told on the brokers, disks and network of `cluster_machine.py`, where nothing breaks but what the story
+breaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.simulation.cluster_clients import TOPIC
+from tests.simulation.cluster_machine import ClusterMachine
+from tests.simulation.cluster_world import Node
+from tests.simulation.disk import Fault
+from waystation.cluster.memory_store import Fate
+from waystation.cluster.state import encode, read_partition
+from waystation.message import Message
+from waystation.topics.partition import log_of
+from waystation.topics.replicated_partition import ReplicatedPartition
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Told(ClusterMachine):
+    def __init__(self, story: Callable[[Told], Coroutine[Any, Any, None]]) -> None:
+        super().__init__(1, faults=[], work=[], nodes=3)
+        self._story = story
+
+    async def _main(self, seconds: float) -> None:
+        await self.begin()
+        await self._story(self)
+
+    def replica(self, node: Node, index: int = 0) -> ReplicatedPartition:
+        return next(one for other, one in self.clients.replicas() if other is node and one.index == index)
+
+    def leader(self) -> Node:
+        return self.clients.leader(TOPIC, 0)
+
+    def follower(self) -> Node:
+        return next(node for node in self.nodes.values() if node is not self.leader())
+
+    async def publish(self, value: bytes) -> None:
+        async def publish(broker: Any) -> None:
+            await broker.durable(*broker.messages.publish(TOPIC, [Message(value)], 0).receipts)
+
+        await self.leader().ask(publish)
+
+    def append_unsynced(self, node: Node, value: bytes) -> None:
+        """The leader takes it, and nobody waits for it."""
+        broker = node.broker
+        assert broker is not None
+        node.context.run(lambda: broker.messages.publish(TOPIC, [Message(value)], 0))
+
+    def hand_over(self, to: Node) -> None:
+        """Says to the store what the leader would say."""
+        key = next(key for key in self.store.read("partitions/").entries if key.endswith("/0") and self._is_own(key))
+        entry = self.store.get(key)
+        assert entry is not None
+        state = read_partition(entry.value)
+        new = msgspec.structs.replace(state, leader=to.id, epoch=state.epoch + 1)
+        self.store.write({key: encode(new)}, {key: entry.revision})
+
+    def _is_own(self, key: str) -> bool:
+        return str(self.replica(self.leader()).topic.id) in key
+
+    def equal(self) -> bool:
+        own = [one for _, one in self.clients.replicas() if one.index == 0]
+        ends = {log_of(one).end_offset for one in own} | {one.visible_offset for one in own}
+        return len(own) == len(self.nodes) and len(ends) == 1 and self.whole()
+
+
+def test_a_follower_of_an_idle_partition_hears_how_far_it_is_acknowledged() -> None:
+    async def story(told: Told) -> None:
+        for number in range(5):
+            await told.publish(b"%d" % number)
+        node = told.follower()
+        await told.switch_off(node, power=False)
+        told.switch_on(node)
+        await told.until(lambda: node.broker is not None, "it is back")
+        await told.until(lambda: told.replica(node).visible_offset == 5, "its readers see all of it")
+
+    Told(story).run()
+
+
+def test_a_deposed_leader_syncs_what_nobody_waits_for_and_follows() -> None:
+    async def story(told: Told) -> None:
+        await told.publish(b"1")
+        old, new = told.leader(), told.follower()
+        told.append_unsynced(old, b"2")
+        told.hand_over(new)
+        await told.until(lambda: told.replica(new).leads, "another one leads")
+        await told.until(told.equal, "the old leader follows")
+
+    Told(story).run()
+
+
+def test_a_truncation_that_the_disk_has_interrupted_is_finished() -> None:
+    async def story(told: Told) -> None:
+        await told.publish(b"1")
+        old, new = told.leader(), told.follower()
+        told.append_unsynced(old, b"2")
+        told.hand_over(new)
+        fault = old.disk.inject(Fault("truncate", "/0/0", errno.EIO, times=1))
+        await told.until(lambda: told.replica(new).leads and not told.replica(old).leads, "another one leads")
+        await told.publish(b"3")
+        await told.until(lambda: fault.times == 0, "the truncation is interrupted")
+        await told.until(told.equal, "the old leader follows")
+
+    Told(story).run()
+
+
+def test_a_store_that_gives_no_answer_is_not_asked_all_the_time() -> None:
+    async def story(told: Told) -> None:
+        leader = told.leader()
+        writes = 0
+
+        def fate(call: str) -> Fate:
+            nonlocal writes
+            writes += call == "write"
+            return Fate.UNANSWERED
+
+        assert leader.face is not None
+        leader.face.fate = fate
+        await told.switch_off(told.follower(), power=False)
+        await asyncio.sleep(8.0)
+        assert 1 <= writes <= 40
+
+    Told(story).run()
