@@ -109,6 +109,15 @@ def render(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+MIN_IN_SYNC = "min.insync.replicas"
+
+
+def default_min_in_sync(replicas: int) -> int:
+    """Of a topic with so many, where nobody has set it. Two of three lets any one node fail, and nothing that was
+    acknowledged is lost."""
+    return 2 if replicas >= 3 else 1
+
+
 _DAY_MS = 86_400_000
 _MIB = 1024 * 1024
 _REPLICAS = r"\*|\d{1,10}:\d{1,10}"
@@ -294,7 +303,8 @@ TOPIC_SETTINGS: dict[str, Setting] = {
             "min.insync.replicas",
             "int",
             1,
-            "Replicas that must have a record before the broker acknowledges it with acks=all.",
+            "Replicas that must have a record before the broker acknowledges it with acks=all. A topic with three"
+            " or more replicas has 2, where nobody sets it.",
             low=1,
             high=2**31 - 1,
             broker_name="min.insync.replicas",
@@ -504,6 +514,20 @@ BROKER_SETTINGS: dict[str, Setting] = {
             low=0,
             high=2**31 - 1,
             dynamic=False,
+        ),
+        Setting(
+            "follower.replication.throttled.rate",
+            "int",
+            2**63 - 1,
+            "Bytes per second that a node copies, at most, of all replicas that are being moved to it.",
+            low=1,
+        ),
+        Setting(
+            "leader.replication.throttled.rate",
+            "int",
+            2**63 - 1,
+            "Bytes per second that a node sends, at most, to all replicas that are being moved to other nodes.",
+            low=1,
         ),
         Setting("num.partitions", "int", 1, "Default number of partitions of a new topic.", low=1, high=100_000),
         Setting(

@@ -108,6 +108,7 @@ ASK_NOBODY = {
 LOOK_FIRST = {
     "admit_default": "what is asked is whether it may write to what there is of this name",
     "append": "the partition is at hand, and names its topic",
+    "shares.led": "a topic by its id has to be found for its name",
     "shares.partition": "a topic by its id has to be found for its name",
     "topics.ensure": "what is asked is whether it may be created, if it is not there",
 }

@@ -105,9 +105,8 @@ class RealCluster:
         self.folder = folder
         self.network = network
         self.nodes: dict[int, RealNode] = {}
-        safe = {"min.insync.replicas": 2} if nodes > 2 else {}
         self._first = nodes
-        self._settings = {**SETTINGS, **safe, **(settings or {})}
+        self._settings = {**SETTINGS, **(settings or {})}
         self._admin: AdminClient | None = None
         self._disks: list[SmallDisk] = []
         folder.mkdir(parents=True, exist_ok=True)

@@ -101,10 +101,16 @@ async def delete_whole_group(broker: ManagedBroker, name: str) -> None:
         result = await broker.shared_admin.delete(name)
     else:
         (result,) = await broker.groups.delete_groups([name])
-    if isinstance(result.error, UnknownGroup):
-        broker.shared.journal.check_led(name)  # else it may be a share group of another broker
-    if result.error is not None:
-        raise result.error
+    error = result.error
+    if isinstance(error, UnknownGroup):
+        other = broker.share_coordinators.elsewhere(name)
+        if other is None:
+            broker.shared.journal.check_led(name)  # else it may be a share group of another broker
+        else:
+            await other.delete()
+            error = None
+    if error is not None:
+        raise error
     await delete_redriven(broker.topics, name)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from waystation.security.permissions import Permissions
     from waystation.security.users import Users
     from waystation.share.admin import SharedAdmin
+    from waystation.share.other_coordinators import ShareCoordinators
     from waystation.subscriptions.subscriptions import Subscriptions
     from waystation.topics.durability import Durability
     from waystation.topics.reading import Readers
@@ -43,6 +44,7 @@ class ManagedBroker(Core, Protocol):
     durability: Durability
     dead_letters: DeadLetters
     shared_admin: SharedAdmin
+    share_coordinators: ShareCoordinators
     subscriptions: Subscriptions
     group_history: GroupHistory
     admission: Admission

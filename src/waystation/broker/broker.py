@@ -47,6 +47,8 @@ from waystation.security.principals import Principal
 from waystation.security.users import User, Users
 from waystation.security.whereabouts import Whereabouts
 from waystation.share.admin import SharedAdmin
+from waystation.share.other_coordinators import ShareCoordinators
+from waystation.share.peer_service import SharePeerService
 from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queues import TopicQueues
 from waystation.subscriptions.inboxes import Inboxes
@@ -77,6 +79,7 @@ from waystation.world import World
 
 if TYPE_CHECKING:
     from waystation.admin.view_pipelines import Runner
+    from waystation.cluster.link import Links
     from waystation.cluster.member import Member
     from waystation.cluster.node import NodeOptions
     from waystation.cluster.operations import Operations
@@ -202,11 +205,14 @@ class Broker:
         self.groups: GroupCoordinator
         self.shared: SharedGroups
         self.shared_admin: SharedAdmin
+        self.share_service: SharePeerService
+        self.share_coordinators: ShareCoordinators
         self.topic_queues: TopicQueues
         self.transactions: TransactionCoordinator
         self.writers: Writers
         self._coordinators = coordinators
         self._producer_ids: StoreProducerIds | None = None
+        self._links: Links | None = None
         self.member = None if node is None or view is None else self._become_member(node, view, high_watermarks)
         self.started_ms = world.clock.now_ms()
         if tracing is not None:
@@ -223,6 +229,8 @@ class Broker:
         from waystation.cluster.peers import Peers
         from waystation.cluster.producer_ids import StoreProducerIds
         from waystation.cluster.replication.serving import FetchServer
+        from waystation.cluster.replication.snapshots import SnapshotServer
+        from waystation.cluster.replication.throttle import Throttle
 
         self._producer_ids = StoreProducerIds(node.store, self.world, PRODUCER_ID_BLOCK)
         membership = Membership(
@@ -236,7 +244,8 @@ class Broker:
         )
         links = node.links(view)
         self._coordinators = LinkedCoordinators(view, self.topics, links)
-        server = FetchServer(self.world, self.node_id)
+        sending = Throttle(self.world.clock, lambda: self.settings.integer("leader.replication.throttled.rate"))
+        server = FetchServer(self.world, self.node_id, sending)
         leadership = Leadership(
             self.world,
             node.store,
@@ -251,7 +260,14 @@ class Broker:
             self.settings,
             self.meters.cluster,
         )
-        peers = Peers(server, self.markers.write_all, lambda asked: self.writers.answer(asked))
+        peers = Peers(
+            server,
+            SnapshotServer(self.world, server.led.get),
+            self.markers.write_all,
+            lambda asked: self.writers.answer(asked),
+            lambda asked: self.share_service.answer(asked),
+        )
+        self._links = links
         return Member(self.world, node, view, membership, leadership, links, peers, self.topics, high_watermarks)
 
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
@@ -365,6 +381,8 @@ class Broker:
         self.shared.letters.deaths = self.meters.deaths
         self.shared.tracing = self.tracing
         self.shared_admin = SharedAdmin(self.shared)
+        self.share_service = SharePeerService(self.shared, self.shared_admin, self.topics)
+        self.share_coordinators = ShareCoordinators(self.shared.journal, self.topics, self.view, self._links, clock)
         if self.member is None:
             self.shared.recover(shares.partitions)
         self.groups.reserve_names(self.shared.__contains__)
@@ -471,6 +489,7 @@ class Broker:
         await self.streams.close()
         await self.delayed.stop()
         await self.dead_letters.stop()
+        await self.share_coordinators.close()
         await self.shared.close()
         await self.shards.close()
         await self.groups.close()

@@ -6,27 +6,16 @@ the loop.
 
 from __future__ import annotations
 
-from waystation import errors
 from waystation.cluster.link import Links
 from waystation.cluster.peer import JoinTransaction, Refused
+from waystation.cluster.peer_errors import error_of
 from waystation.cluster.view import ClusterView
-from waystation.errors import Unavailable, WaystationError
-from waystation.groups.errors import NotCoordinator
 from waystation.topics.topics import TRANSACTIONS_TOPIC, Topics
-from waystation.transactions import errors as transaction_errors
 from waystation.transactions.errors import CoordinatorAway
 from waystation.transactions.records import partition_for
 
 ANSWER_S = 10.0
 """The coordinator has to write down that the partition joins: a replicated write."""
-
-KNOWN: dict[str, type[WaystationError]] = {
-    name: value
-    for module in (errors, transaction_errors)
-    for name, value in vars(module).items()
-    if isinstance(value, type) and issubclass(value, WaystationError)
-} | {NotCoordinator.__name__: NotCoordinator}
-"""What a coordinator may refuse with, by name."""
 
 
 class LinkedCoordinators:
@@ -48,4 +37,4 @@ class LinkedCoordinators:
     async def join(self, node_id: int, asked: JoinTransaction) -> None:
         answer = await self._links.to(node_id).ask(asked, ANSWER_S)
         if isinstance(answer, Refused):
-            raise KNOWN.get(answer.error, Unavailable)(answer.text)
+            raise error_of(answer)

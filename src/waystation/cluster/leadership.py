@@ -29,6 +29,7 @@ from waystation.cluster.promises import LeaderState
 from waystation.cluster.replication.fetching import Fetcher, Numbers
 from waystation.cluster.replication.led import Led, history
 from waystation.cluster.replication.serving import FetchServer
+from waystation.cluster.replication.throttle import Throttle
 from waystation.cluster.state import (
     NOBODY,
     NODES,
@@ -141,6 +142,7 @@ class Leadership:
         self._replicas: dict[Key, _Replica] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._numbers = Numbers()
+        self._throttle = Throttle(world.clock, lambda: settings.integer("follower.replication.throttled.rate"))
         self._cutting: set[Key] = set()  # logs that an answer of a leader is cutting
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -252,7 +254,8 @@ class Leadership:
                 self._begin(self._remove_replica(key, partition))
             return
         if not partition.here:
-            self._begin(self._add_replica(key, partition))
+            if key not in self._cutting:  # else it is being made anew
+                self._begin(self._add_replica(key, partition))
             return
         replica = self._replicas.get(key)
         if replica is None:
@@ -398,6 +401,8 @@ class Leadership:
                 self._refused,
                 self._cutting,
                 self._learn,
+                self._begin_anew,
+                self._throttle,
             )
         return fetcher
 
@@ -430,6 +435,12 @@ class Leadership:
             return
         partition.use(log)
         self._learn(key)
+
+    async def _begin_anew(self, partition: ReplicatedPartition) -> None:
+        """Nothing of this replica is of use to its leader's history: it is copied from its beginning. A crash in
+        between leaves no replica, which is the same."""
+        await self._topics.remove_copy(partition)
+        partition.use(await self._world.offload(self._topics.open_log_of, partition.topic, partition.index))
 
     async def _remove_replica(self, key: Key, partition: ReplicatedPartition) -> None:
         """The store says, at a revision, that the partition has moved away: its files are removed."""

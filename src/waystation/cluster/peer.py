@@ -113,6 +113,35 @@ class JoinTransaction(msgspec.Struct, frozen=True, tag="join"):
     """The partition joins by this, if it is not in the transaction; else it has to be."""
 
 
+class SnapshotAsk(msgspec.Struct, frozen=True, tag="snapshot"):
+    """A follower wants a part of a snapshot of a queue shard that the leader has. Answered by `SnapshotPart`."""
+
+    topic: UUID
+    index: int
+    epoch: int
+    name: str  # empty: the newest
+    position: int
+
+
+class SnapshotPart(msgspec.Struct, frozen=True, tag="snapshot-part"):
+    name: str
+    size: int  # of all of it
+    data: bytes
+
+
+class ShareAsk(msgspec.Struct, frozen=True, tag="share"):
+    """For the coordinator of a share group: a verb, and what it needs, encoded (`share/peer_calls.py`). Answered by
+    `ShareTold`."""
+
+    group_id: str
+    verb: str
+    body: bytes
+
+
+class ShareTold(msgspec.Struct, frozen=True, tag="shared"):
+    body: bytes
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     pass
 
@@ -122,5 +151,5 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     text: str
 
 
-Request = Fetch | Hurry | WriteMarkers | JoinTransaction
-Answer = Fetched | MarkersWritten | Done | Refused
+Request = Fetch | Hurry | WriteMarkers | JoinTransaction | ShareAsk | SnapshotAsk
+Answer = Fetched | SnapshotPart | MarkersWritten | ShareTold | Done | Refused

@@ -15,9 +15,13 @@ from waystation.cluster.peer import (
     MarkersWritten,
     Refused,
     Request,
+    ShareAsk,
+    ShareTold,
+    SnapshotAsk,
     WriteMarkers,
 )
 from waystation.cluster.replication.serving import FetchServer
+from waystation.cluster.replication.snapshots import SnapshotServer
 from waystation.errors import Invalid, WaystationError
 from waystation.observe.events import event_logger
 
@@ -28,15 +32,20 @@ _encode = msgspec.msgpack.Encoder().encode
 
 WriteAll = Callable[[WriteMarkers], Awaitable[MarkersWritten]]
 Join = Callable[[JoinTransaction], Awaitable[None]]
+Share = Callable[[ShareAsk], Awaitable[ShareTold]]
 
 
 class Peers:
     """`link.Answering`."""
 
-    def __init__(self, server: FetchServer, write_markers: WriteAll, join: Join) -> None:
+    def __init__(
+        self, server: FetchServer, snapshots: SnapshotServer, write_markers: WriteAll, join: Join, share: Share
+    ) -> None:
         self._server = server
+        self._snapshots = snapshots
         self._write_markers = write_markers
         self._join = join
+        self._share = share
 
     async def answer_encoded(self, request: bytes) -> bytes:
         """The same as it travels between processes. Invalid: this is no request that is known here."""
@@ -55,6 +64,10 @@ class Peers:
             if isinstance(request, JoinTransaction):
                 await self._join(request)
                 return Done()
+            if isinstance(request, SnapshotAsk):
+                return await self._snapshots.give(request)
+            if isinstance(request, ShareAsk):
+                return await self._share(request)
             return await self._write_markers(request)
         except WaystationError as error:
             return Refused(type(error).__name__, str(error))

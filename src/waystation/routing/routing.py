@@ -6,17 +6,23 @@ between what is durable). Such a change is written to the catalog, and made in t
 topic that is deleted leave the table at once and the catalog a little later; those that a crash leaves there in between
 are dropped at the next start, since their target is gone.
 
+An exchange with more bindings than one write of the catalog may have is deleted in several: the first one deletes the
+exchange itself, and from then on it is gone for every broker. Bindings that are left of it mean nothing (orphans).
+Whoever deletes it deletes them next; if it dies, they are deleted at the next start of any broker, or by the one that
+makes an exchange of that name again, before it does: they must not come back with it.
+
 On the loop's thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from waystation.catalog import ABSENT, BindingRow, Catalog, ExchangeRow, Update, rows
 from waystation.catalog.changes import Changes
 from waystation.catalog.follower import Follower
+from waystation.cluster.store import MOST_CHANGES
 from waystation.errors import Conflict, Full, NotAllowed, NotFound, NotLeader, RevisionConflict, WaystationError
 from waystation.message import Message
 from waystation.observe.events import event_logger
@@ -48,6 +54,9 @@ from waystation.topics.partition import Receipt
 
 logger = event_logger("waystation.routing")
 
+T = TypeVar("T")
+
+EXCHANGE_TARGET = f"{EXCHANGE}:"
 INTERNAL_PREFIX = "__"
 """Topics of the broker's own begin like this: the default exchange does not lead there."""
 MAX_EXCHANGES = 100_000
@@ -87,6 +96,7 @@ class Routing:
         self._revisions: dict[str, int] = {}  # of the exchanges that are in the catalog
         self._changes = Changes()
         self._departed: list[tuple[Binding, Receipt | None]] = []
+        self._orphans: dict[str, None] = {}  # keys of bindings in the catalog from or to exchanges that are gone
 
     def load(self) -> None:
         """Reads the catalog. Blocks: before the listeners open, when queues and topics are known."""
@@ -95,7 +105,8 @@ class Routing:
         stale = [row for row in self._catalog.bindings() if not self._take_binding(row)]
         if stale:
             logger.info("bindings.dropped", "bindings whose target was deleted are dropped: {count}", count=len(stale))
-            self._catalog.delete_routes([], stale)
+            for some in _portions(stale, MOST_CHANGES):
+                self._catalog.delete_routes([], some)
         self._changed()
 
     async def settle(self) -> None:
@@ -117,14 +128,17 @@ class Routing:
             if key.startswith(rows.BINDINGS):
                 if value is None:
                     self._drop_binding(key)
-                else:
-                    self._take_binding(rows.read_binding(value))
+                elif not self._take_binding(rows.read_binding(value)):
+                    self._orphans[key] = None
             elif value is None:
                 self._drop_exchange(rows.exchange_name(key))
             else:
                 row = rows.read_exchange(value)
                 self._take_exchange(row, update.revision)
                 self.govern([row.name])
+        for key, value in update.changes:
+            if value is None:
+                self._orphans.pop(key, None)
         self._changed()
 
     def _take_exchange(self, row: ExchangeRow, revision: int) -> None:
@@ -149,7 +163,9 @@ class Routing:
     def _drop_exchange(self, name: str) -> None:
         exchange = self._table.find(name)
         if self._revisions.pop(name, None) is not None and exchange is not None:
-            self._table.apply(self._table.plan([exchange], []))
+            around = self._table.plan([exchange], [])
+            self._orphans.update((rows.binding_key(_row(one)), None) for one in around.bindings if one.durable)
+            self._table.apply(around)
 
     def _take_binding(self, row: BindingRow) -> bool:
         """Whether the catalog shall keep it."""
@@ -222,6 +238,7 @@ class Routing:
             row = ExchangeRow(
                 name, settings.kind, settings.alternate, settings.auto_delete, settings.internal, canonical
             )
+            await self._delete_orphans(name)
             await self._write_exchange(row, settings)
             return
         self._table.add_exchange(exchange)
@@ -250,10 +267,38 @@ class Routing:
     async def _remove(self, removal: Removal) -> None:
         names = [exchange.name for exchange in removal.exchanges if exchange.settings.durable]
         bindings = [_row(binding) for binding in removal.bindings if binding.durable]
-        if names or bindings:
-            await self._compare_and_change(rows.routes_deleted(names, bindings), names)
+        changes = rows.routes_deleted(names, bindings)
+        if len(changes) <= MOST_CHANGES:
+            if changes:
+                await self._compare_and_change(changes, names)
+        else:
+            for some in _portions(names, MOST_CHANGES):
+                await self._compare_and_change(rows.routes_deleted(some, []), some)
+            await self._delete_bindings([rows.binding_key(row) for row in bindings], set(names))
         self._table.apply(removal)  # the rest of it: what is not in the catalog
         self._changed()
+
+    async def _delete_bindings(self, keys: Iterable[str], gone: Container[str]) -> None:
+        """Of targets that are gone, and of these exchanges as long as there are none of their names again: whoever made
+        one has deleted what was left."""
+        by_exchanges: dict[tuple[str, ...], list[str]] = {}
+        for key in keys:
+            absent = tuple(sorted({name for name in _ends(key) if name in gone}))
+            by_exchanges.setdefault(absent, []).append(key)
+        for absent, those in by_exchanges.items():
+            for some in _portions(those, MOST_CHANGES - len(absent)):
+                try:
+                    await self._follower.change(
+                        dict.fromkeys(some), {rows.exchange_key(name): ABSENT for name in absent}
+                    )
+                except RevisionConflict:
+                    break
+
+    async def _delete_orphans(self, name: str) -> None:
+        """What is left in the catalog of an exchange of this name that was there before."""
+        mine = [key for key in self._orphans if name in _ends(key)]
+        if mine:
+            await self._delete_bindings(mine, {name})
 
     async def _compare_and_change(self, changes: Mapping[str, bytes | None], exchanges: Iterable[str]) -> None:
         """Writes, if these exchanges are still those that we know."""
@@ -497,6 +542,17 @@ class Routing:
     @property
     def binding_count(self) -> int:
         return self._table.binding_count
+
+
+def _ends(key: str) -> tuple[str, str]:
+    """The exchange that a binding is from, and the one that it is to, or again the first."""
+    source, target, _ = rows.binding_parts(key)
+    return source, target.removeprefix(EXCHANGE_TARGET) if target.startswith(EXCHANGE_TARGET) else source
+
+
+def _portions(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    for at in range(0, len(items), most):
+        yield items[at : at + most]
 
 
 def _row(binding: Binding) -> BindingRow:

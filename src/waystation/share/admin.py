@@ -71,12 +71,12 @@ class SharedAdmin:
             return ShareOffset(topic=topic, partition=index)
         saved = group.remembered.get(key)
         if saved is not None and not saved.marks:  # nobody has used it since the start: a look is no use
-            first, done = min(saved.start, partition.end_offset), 0
+            first, done = min(saved.start, partition.end_offset) if partition.leads else saved.start, 0
         else:
             core = group.partition(partition).core
             first, done = core.start, core.marks.done
         start = max(first, partition.start_offset)
-        lag = max(0, partition.visible_offset - start - done)
+        lag = max(0, partition.visible_offset - start - done) if partition.here else -1
         return ShareOffset(topic=topic, partition=index, start=start, leader_epoch=partition.epoch, lag=lag)
 
     async def alter_offsets(self, group_id: str, offsets: Sequence[tuple[str, int, int]]) -> list[OffsetResult]:
@@ -92,7 +92,9 @@ class SharedAdmin:
                 results.append(OffsetResult(topic, index, error))
                 continue
             group = group or self._made(group_id)
-            start = min(max(offset, partition.start_offset), partition.end_offset)
+            start = max(offset, partition.start_offset)
+            if partition.leads:  # else its leader says, when it first fetches, where the log ends
+                start = min(start, partition.end_offset)
             receipt = group.partition(partition).reset(start)
             results.append(OffsetResult(topic, index, None))
         await self._groups.durability.wait(receipt)

@@ -301,3 +301,18 @@ def saved_at(start: int, epoch: int = 0) -> Saved:
 
 def runs_of(marks: Iterable[Mark]) -> list[Run]:
     return [(mark.first, mark.end - mark.first) for mark in marks]
+
+
+def fitted(saved: Saved, end: int) -> Saved:
+    """A log that lost its tail (it was damaged, and cut) uses those offsets again: what is said of them is of other
+    records."""
+    if saved.start > end:
+        return saved_at(end, saved.epoch)
+    at, marks = saved.start, []
+    for gap, count, mark in saved.marks:
+        at += gap
+        if at >= end:
+            break
+        marks.append((gap, min(count, end - at), mark))
+        at += count
+    return Saved(saved.epoch, saved.start, marks)

@@ -283,7 +283,7 @@ class SharedFeed:
     def feed(self, one: SharedPartition, share: int) -> int:
         """Takes up to `share` records of a partition; returns how many were taken from it, sent or not."""
         count = min(share, self.room)
-        if count <= 0:
+        if count <= 0 or not one.readable:
             return 0
         grants = one.acquire(self.name, count, self.hold_ms, budget=0)
         if not grants:

@@ -17,7 +17,7 @@ from uuid import UUID
 from waystation.errors import WaystationError
 from waystation.queues.dead_letter_names import default_dead_letter
 from waystation.queues.redriven import is_redrive_topic
-from waystation.share.delivery import Death, Saved, SharePartition, saved_at
+from waystation.share.delivery import Death, Saved, SharePartition, fitted, saved_at
 from waystation.share.members import ShareGroup
 from waystation.share.partition import SharedPartition
 from waystation.share.records import GROUP, SETTINGS, GroupBody, SettingsBody, ShareKey, write_value
@@ -163,7 +163,7 @@ class SharedGroup:
             if saved is None:
                 saved = saved_at((start or self.reset)(partition))
             core = SharePartition(
-                _fitted(saved, partition.end_offset),
+                fitted(saved, partition.end_offset) if partition.leads else saved,
                 max_deliveries=self.settings.max_deliveries,
                 keeps_dead=self.keeps_dead,
                 keeps_expired=self.keeps_expired,
@@ -181,18 +181,17 @@ class SharedGroup:
 
     def reset(self, partition: Partition) -> int:
         """What `share.auto.offset.reset` means for a partition now."""
-        kind, ago_ms = reset_of(self.settings.reset)
-        if kind == "ago":
-            return at_time(partition, self._clock.now_ms() - ago_ms)
-        return earliest(partition) if kind == "earliest" else latest(partition)
+        return start_by(self.settings.reset, partition, self._clock.now_ms())
 
     def subscribe(self, names: Iterable[str], start: Start | None = None) -> None:
-        """Makes sure of the group's position in all partitions of these topics. All that was redriven to it is new."""
+        """Makes sure of the group's position in all partitions of these topics. All that was redriven to it is new.
+        Where only the leader knows the position, and this broker is not the one, it is asked when it first fetches."""
         for name in names:
             topic = self._topics.find(name)
             first = earliest if is_redrive_topic(name) else start
             for partition in topic.partitions if topic is not None else ():
-                self.partition(partition, first)
+                if partition.leads or first is earliest or (partition.here and first is not None):
+                    self.partition(partition, first)
 
     def topics_changed(self) -> None:
         """Topics that came after their subscribers are read from their beginning: nothing in them is old."""
@@ -231,10 +230,12 @@ class SharedGroup:
             for one in self.partitions.values():
                 one.hide_uncommitted()
 
-    def release(self, member: str) -> None:
-        """What the member holds goes to others."""
-        for one in self.partitions.values():
-            one.release_all(member)
+    def release(self, member: str, keys: Iterable[PartitionKey] | None = None) -> None:
+        """What the member holds, in these partitions or anywhere, goes to others."""
+        found = self.partitions.values() if keys is None else [self.partitions.get(key) for key in keys]
+        for one in list(found):
+            if one is not None:
+                one.release_all(member)
 
     # -- waking ------------------------------------------------------------------------------------------------------
 
@@ -305,21 +306,6 @@ class SharedGroup:
                 handle.cancel()
 
 
-def _fitted(saved: Saved, end: int) -> Saved:
-    """A log that lost its tail (it was damaged, and cut) uses those offsets again: what is said of them is of other
-    records."""
-    if saved.start > end:
-        return saved_at(end, saved.epoch)
-    at, marks = saved.start, []
-    for gap, count, mark in saved.marks:
-        at += gap
-        if at >= end:
-            break
-        marks.append((gap, min(count, end - at), mark))
-        at += count
-    return Saved(saved.epoch, saved.start, marks)
-
-
 # -- where to begin ----------------------------------------------------------------------------------------------------
 
 
@@ -334,6 +320,14 @@ def latest(partition: Partition) -> int:
 def latest_committed(partition: Partition) -> int:
     """What a transaction holds back that is open now can be seen later, so it is not old."""
     return partition.stable_offset
+
+
+def start_by(reset: str, partition: Partition, now_ms: int) -> int:
+    """What `share.auto.offset.reset` means for a partition now, where it is led."""
+    kind, ago_ms = reset_of(reset)
+    if kind == "ago":
+        return at_time(partition, now_ms - ago_ms)
+    return earliest(partition) if kind == "earliest" else latest(partition)
 
 
 def at_time(partition: Partition, when_ms: int, otherwise: Start = latest) -> int:

@@ -22,9 +22,10 @@ from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.queues.ledger.runs import tidy, without
 from waystation.queues.redriven import is_redrive_topic
-from waystation.share.delivery import Death, Settled, SharePartition
+from waystation.share.delivery import Death, Saved, Settled, SharePartition, fitted
+from waystation.share.peer_calls import ABORTED, NOTHING, Offered
 from waystation.share.records import PARTITION, ShareKey, write_value
-from waystation.share.window import SharedWindow
+from waystation.share.window import Batch, SharedWindow
 from waystation.topics.crossing import message_of
 from waystation.topics.partition import Partition, Receipt
 
@@ -118,6 +119,11 @@ class SharedPartition:
     def has_more(self) -> bool:
         """Whether a fetch may find something: it costs nothing to ask."""
         return self.core.ready > 0 or (self.core.end < self._limit() and self._room() > 0)
+
+    @property
+    def readable(self) -> bool:
+        """Whether this broker has all records of the window: the group's window may be ahead of a follower."""
+        return self.partition.leads or self.core.end <= self.partition.visible_offset
 
     def acquire(self, member: str, count: int, hold_ms: int, budget: int = FILL_BYTES) -> list[Grant]:
         """Up to `count` records for a member; fewer where there are no more, or reading them would take long."""
@@ -293,7 +299,12 @@ class SharedPartition:
 
     def fill(self, wanted: int, budget: int) -> None:
         """Admits records until `wanted` are ready, the window is full, or the log has no more."""
-        core, partition = self.core, self.partition
+        partition = self.partition
+        if not partition.here:
+            return  # its leader tells what there is (`take_in`)
+        if partition.leads and partition.end_offset < self.core.end:
+            self._refit(partition.end_offset)
+        core = self.core
         changed = core.log_begins_at(partition.start_offset)
         limit = self._limit()
         while core.ready < wanted and core.end < limit and self._room() > 0 and budget > 0:
@@ -307,23 +318,48 @@ class SharedPartition:
                 changed |= self._admit(header)
                 if core.end <= header.last_offset:
                     break  # the window is full in the middle of this batch; what follows is not behind a gap
+        self._filled(changed=changed)
+
+    def take_in(self, offered: Offered, wanted: int) -> None:
+        """As `fill`, from what the partition's leader says that its log has: this broker is another one."""
+        if offered.log_end < self.core.end:
+            self._refit(offered.log_end)
+        core = self.core
+        changed = core.log_begins_at(offered.log_start)
+        limit = offered.stable if self.group.committed_only else offered.visible
+        if offered.first <= core.end:  # else there is something between that was not told
+            for batch in offered.batches:
+                if core.ready >= wanted or self._room() <= 0 or batch.last >= limit:
+                    break
+                empty = batch.kind == NOTHING or (batch.kind == ABORTED and self.group.committed_only)
+                changed |= self._admit_batch(Batch(batch.base, batch.last, batch.size), empty=empty)
+                if core.end <= batch.last:
+                    break
+        self._filled(changed=changed)
+
+    def _filled(self, *, changed: bool) -> None:
+        core = self.core
         if changed:
             deaths, core.dead_again = core.dead_again, []
             self._note(deaths, None)
         self.window.prune(core.start)
 
     def _admit(self, header: Header) -> bool:
+        empty = header.control or header.record_count == 0 or self._aborted(header)
+        return self._admit_batch(Batch(header.base_offset, header.last_offset, header.size), empty=empty)
+
+    def _admit_batch(self, batch: Batch, *, empty: bool) -> bool:
         core = self.core
-        end = header.last_offset + 1
+        end = batch.last + 1
         if end <= core.end:
             return False
-        if header.base_offset > core.end:
-            core.skip(header.base_offset)
-        if header.control or header.record_count == 0 or self._aborted(header):
+        if batch.base > core.end:
+            core.skip(batch.base)
+        if empty:
             core.skip(end)
             return bool(core.dead_again)
         own_limits = self._own_limits(core.spent(end))
-        self.window.add(header)
+        self.window.add_batch(batch)
         changed = False
         while core.end < end and (room := self._room()) > 0:  # what is done already takes no room
             changed |= core.admit(min(end, core.end + room), own_limits)
@@ -332,7 +368,7 @@ class SharedPartition:
     def _own_limits(self, spent: Sequence[Run]) -> dict[int, int]:
         """What these records say of how often they may be delivered. After a restart alone, and seldom then."""
         found: dict[int, int] = {}
-        for first, count in spent if self.group.ours else ():
+        for first, count in spent if self.group.ours and self.partition.here else ():
             for record in self.window.records(first, count):
                 message = message_of(record.key, record.value, record.headers, record.timestamp)
                 if message.max_deliveries:
@@ -359,11 +395,20 @@ class SharedPartition:
         are some in the window, it is filled anew from what is remembered of it, as after a crash: nobody holds anything
         then, and what is not settled is redelivered, counted."""
         core, partition = self.core, self.partition
-        if core.end <= partition.stable_offset and not partition.aborted.overlapping(core.start, core.end):
-            return
+        if core.end > partition.stable_offset or partition.aborted.overlapping(core.start, core.end):
+            self._begin_again(core.saved())
+
+    def _refit(self, end: int) -> None:
+        """The log has lost its tail: an operator let a replica lead that did not have it. Other records get those
+        offsets."""
+        self._begin_again(fitted(self.core.saved(), end))
+        self._note([], None)
+
+    def _begin_again(self, saved: Saved) -> None:
+        core = self.core
         limit = core.ledger.max_deliveries
         self.core = SharePartition(
-            core.saved(), max_deliveries=limit, keeps_dead=core.keeps_dead, keeps_expired=core.keeps_expired
+            saved, max_deliveries=limit, keeps_dead=core.keeps_dead, keeps_expired=core.keeps_expired
         )
         self.members.clear()
         self.window.clear()

@@ -27,13 +27,15 @@ SessionKey = tuple[str, str]
 class ShareSession:
     """One member's."""
 
-    __slots__ = ("ended", "epoch", "key", "partitions", "poke")
+    __slots__ = ("ended", "ends", "epoch", "key", "partitions", "poke")
 
     def __init__(self, key: SessionKey) -> None:
         self.key = key
         self.epoch = 1
         self.partitions: dict[TopicPartition, None] = {}
         """In the order in which they are looked at; those that gave records move to the back."""
+        self.ends: dict[TopicPartition, int] = {}
+        """Up to where the coordinator of the group, another node, was told what is in a partition."""
         self.ended = False
         """Nobody may use it any more: the member left, began another one, or was silent for too long."""
         self.poke: Callable[[], None] | None = None
@@ -65,6 +67,7 @@ class ShareSessions:
             session.partitions.setdefault(partition)
         for partition in removed:
             session.partitions.pop(partition, None)
+            session.ends.pop(partition, None)
         self._partitions += len(session.partitions) - before
 
     def find(self, key: SessionKey) -> ShareSession | None:

@@ -47,7 +47,7 @@ from waystation.share.checks import (
 from waystation.share.dead_letters import Exchanges, QueueTargets, SharedLetters
 from waystation.share.delivery import Saved
 from waystation.share.feed import OnEnd, SharedFeed
-from waystation.share.group import SharedGroup, Start, at_time, earliest, latest_committed
+from waystation.share.group import PartitionKey, SharedGroup, Start, at_time, earliest, latest_committed
 from waystation.share.journal import SharedJournal
 from waystation.share.members import JOIN_EPOCH, LEAVE_EPOCH, Subscription
 from waystation.share.partition import SharedPartition
@@ -278,18 +278,24 @@ class SharedGroups:
             logger.warning("shared.not_saved", "a share group could not be saved: {error}", error=error)
 
     def begin_session(self, group_id: str, member_id: str) -> ShareSession:
-        """A share session from its first request on; what an earlier one of the member held comes back."""
+        """A share session from its first request on; what an earlier one of the member held comes back: here, or on
+        the node that led these partitions before."""
         group = self.get(group_id)
-        if self.sessions.find((group_id, member_id)) is not None:
-            group.release(member_id)
+        group.release(member_id, _led(group))
+        return self.begin_other_session(group_id, member_id)
+
+    def begin_other_session(self, group_id: str, member_id: str) -> ShareSession:
+        """Of a group that another node coordinates."""
         return self.sessions.begin((group_id, member_id), self._settings.integer("group.share.max.share.sessions"))
 
-    def end_session(self, session: ShareSession) -> None:
-        """The member is through, or its connection is gone: what it holds goes to others, at once."""
-        if self.sessions.end(session.key, session):
-            group = self._groups.get(session.key[0])
-            if group is not None:
-                group.release(session.key[1])
+    def end_session(self, session: ShareSession) -> bool:
+        """The member is through, or its connection is gone: what it holds of partitions that are led here goes to
+        others, at once. False: it had ended before."""
+        ended = self.sessions.end(session.key, session)
+        group = self._groups.get(session.key[0])
+        if ended and group is not None:
+            group.release(session.key[1], _led(group))
+        return ended
 
     def _lose(self, group: SharedGroup, member_id: str) -> None:
         """A member was silent for too long."""
@@ -501,6 +507,11 @@ class SharedGroups:
                 if self.topics.name_of(key[0]) is None:
                     group.forget(key)
                     self.journal.note(ShareKey(PARTITION, group.id, *key), _gone)
+
+
+def _led(group: SharedGroup) -> list[PartitionKey]:
+    """A member has a session with the leader of each partition: one of them ends what it had there."""
+    return [key for key, one in group.partitions.items() if one.partition.leads]
 
 
 def _partition_of(group: SharedGroup, place: str) -> SharedPartition | None:

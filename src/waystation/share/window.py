@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from waystation.errors import InvalidRecord, TooLarge
+from waystation.errors import InvalidRecord, NotLeader, TooLarge
 from waystation.log import batch as batches
 from waystation.log.batch import HEADER_SIZE, Header, Record
 from waystation.log.compression import decompress, opened_limit
@@ -65,9 +65,13 @@ class SharedWindow:
 
     def add(self, header: Header) -> None:
         """The window has come to this batch, or further into it."""
-        if not self._bases or self._bases[-1] < header.base_offset:
-            self._batches.append(Batch(header.base_offset, header.last_offset, header.size))
-            self._bases.append(header.base_offset)
+        self.add_batch(Batch(header.base_offset, header.last_offset, header.size))
+
+    def add_batch(self, batch: Batch) -> None:
+        """As another node knows it, which has no bytes of it."""
+        if not self._bases or self._bases[-1] < batch.base:
+            self._batches.append(batch)
+            self._bases.append(batch.base)
 
     def prune(self, start: int) -> None:
         """Forgets the batches below the window."""
@@ -133,6 +137,10 @@ class SharedWindow:
         """Single records as they are stored; fewer where some are no longer there."""
         found: list[Record] = []
         partition = self._partition
+        if not partition.leads and partition.visible_offset < first + count:
+            raise NotLeader(
+                f"this broker does not have all of {partition.topic.name}-{partition.index} that its leader has"
+            )
         begin = max(first, partition.start_offset)
         for data, header in partition.batches_from(begin) if begin < first + count else ():
             if header.base_offset >= first + count:

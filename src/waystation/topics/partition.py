@@ -61,6 +61,9 @@ class Partition:
         "whole_of_read",
     )  # fmt: skip
 
+    replicated = False
+    """Whether other brokers have it, too: what is written is not to be seen before they do."""
+
     def __init__(self, topic: Topic, index: int, log: Log, unfinished: UnfinishedBatches, commit: GroupCommit) -> None:
         self.topic = topic
         self.index = index

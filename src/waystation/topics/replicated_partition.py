@@ -43,6 +43,8 @@ class ReplicatedPartition(Partition):
         "on_promise",
     )
 
+    replicated = True
+
     def __init__(
         self,
         topic: Topic,

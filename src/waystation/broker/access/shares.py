@@ -15,8 +15,10 @@ from waystation.groups.calls import OffsetResult, TopicPartition
 from waystation.share.calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareOffset
 from waystation.share.checks import check_group_id, check_own
 from waystation.share.group import SharedGroup
+from waystation.share.other_coordinators import OtherShareGroup
 from waystation.share.partition import SharedPartition
 from waystation.share.sessions import ShareSession
+from waystation.topics.partition import Partition
 from waystation.topics.topics import SHARE_TOPIC
 
 
@@ -35,26 +37,39 @@ class ShareAccess(Family):
     async def heartbeat(self, beat: ShareBeat) -> ShareBeatAnswer:
         """Joining, staying and leaving are all heartbeats."""
         self._ask("read", "group", beat.group_id)
-        return await self._broker.shared.heartbeat(beat)
+        other = self._elsewhere(beat.group_id)
+        return await (self._broker.shared if other is None else other).heartbeat(beat)
 
-    def open(self, group_id: str) -> SharedGroup:
-        """The group, for who consumes in it; raises UnknownGroup if there is none."""
+    def open(self, group_id: str) -> SharedGroup | OtherShareGroup:
+        """The group, for who consumes in it; raises UnknownGroup if there is none. One that another node coordinates
+        has to be asked for each thing."""
         self._ask("read", "group", group_id)
-        return self._broker.shared.get(group_id)
+        return self._elsewhere(group_id) or self._broker.shared.get(group_id)
+
+    def _elsewhere(self, group_id: str) -> OtherShareGroup | None:
+        return self._broker.share_coordinators.elsewhere(group_id)
 
     def partition(self, group: SharedGroup, topic_id: UUID, index: int) -> SharedPartition:
         """A partition as the group consumes it: records are taken and settled there."""
+        return group.partition(self.led(topic_id, index))
+
+    def led(self, topic_id: UUID, index: int) -> Partition:
+        """A partition that this broker leads; NotLeader: another one does, and share consumers are to ask it."""
         partition = self._broker.topics.partition(topic_id, index)
         topic = partition.topic
         self._ask("read", "topic", topic.name)
         if topic.internal:
             raise UnknownTopic(f"topic {topic.name!r} is the broker's own")
-        return group.partition(partition)
+        partition.check_leads()
+        return partition
 
-    def begin_session(self, group_id: str, member_id: str) -> ShareSession:
-        """A session from its first request on; what an earlier one of the member had in flight is given back."""
-        self._ask("read", "group", group_id)
-        return self._broker.shared.begin_session(group_id, member_id)
+    def begin_session(self, group: SharedGroup | OtherShareGroup, member_id: str) -> ShareSession:
+        """A session from its first request on; what an earlier one of the member had in flight is given back. (Of a
+        group that another node coordinates, the caller does that.)"""
+        self._ask("read", "group", group.id)
+        if isinstance(group, SharedGroup):
+            return self._broker.shared.begin_session(group.id, member_id)
+        return self._broker.shared.begin_other_session(group.id, member_id)
 
     def enter_session(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
         """The session that a request of this epoch continues, or ends."""
@@ -70,25 +85,34 @@ class ShareAccess(Family):
 
     def end_session(self, session: ShareSession) -> None:
         """What the member has in flight is delivered to others, at once. Nobody is asked: it may be gone."""
-        self._broker.shared.end_session(session)
+        keys = tuple(session.partitions)
+        if self._broker.shared.end_session(session) and session.key[0] not in self._broker.shared:
+            self._broker.share_coordinators.release_later(*session.key, keys)
 
     # -- administration ---------------------------------------------------------------------------------------------
 
-    def describe(self, group_id: str) -> ShareGroupView:
+    async def describe(self, group_id: str) -> ShareGroupView:
         """A group that does not exist is described as dead, with the error."""
         self._ask("describe", "group", group_id)
-        return self._broker.shared_admin.describe([group_id])[0]
+        other = self._elsewhere(group_id)
+        return self._broker.shared_admin.describe([group_id])[0] if other is None else await other.describe()
 
-    def offsets(self, group_id: str, wanted: Sequence[tuple[str, Sequence[int]]] | None = None) -> list[ShareOffset]:
+    async def offsets(
+        self, group_id: str, wanted: Sequence[tuple[str, Sequence[int]]] | None = None
+    ) -> list[ShareOffset]:
         """How far the group has come in these partitions; None: in all that it has a position in."""
         self._ask("describe", "group", group_id)
-        return self._broker.shared_admin.offsets(group_id, wanted)
+        other = self._elsewhere(group_id)
+        return self._broker.shared_admin.offsets(group_id, wanted) if other is None else await other.offsets(wanted)
 
     async def alter_offsets(self, group_id: str, offsets: Sequence[tuple[str, int, int]]) -> list[OffsetResult]:
         """(topic, partition, offset): where a group without members goes on."""
         self._ask("read", "group", group_id)
         for topic in {topic for topic, _, _ in offsets}:
             self._ask("read", "topic", topic)
+        other = self._elsewhere(group_id)
+        if other is not None:
+            return await other.alter_offsets(offsets)
         return await self._broker.shared_admin.alter_offsets(group_id, offsets)
 
     async def delete_offsets(self, group_id: str, topics: Sequence[str]) -> list[OffsetResult]:
@@ -96,14 +120,18 @@ class ShareAccess(Family):
         self._ask("delete", "group", group_id)
         for topic in set(topics):
             self._ask("read", "topic", topic)
+        other = self._elsewhere(group_id)
+        if other is not None:
+            return await other.delete_offsets(topics)
         return await self._broker.shared_admin.delete_offsets(group_id, topics)
 
     # -- settings ---------------------------------------------------------------------------------------------------
 
-    def settings(self, group_id: str) -> dict[str, str]:
+    async def settings(self, group_id: str) -> dict[str, str]:
         """Those that were set on the group itself."""
         self._ask("describe-configs", "group", group_id)
-        return self._broker.shared.own_settings(group_id)
+        other = self._elsewhere(group_id)
+        return self._broker.shared.own_settings(group_id) if other is None else await other.settings()
 
     def check_settings(self, group_id: str, own: Mapping[str, str]) -> None:
         """Raises what `alter_settings` would raise now."""
@@ -114,7 +142,11 @@ class ShareAccess(Family):
     async def alter_settings(self, group_id: str, own: Mapping[str, str]) -> None:
         """Replaces the group's own settings, durably. The group need not be there."""
         self._ask("alter-configs", "group", group_id)
-        await self._broker.durable(self._broker.shared.change_settings(group_id, own))
+        other = self._elsewhere(group_id)
+        if other is not None:
+            await other.alter_settings(dict(own))
+        else:
+            await self._broker.durable(self._broker.shared.change_settings(group_id, own))
 
     def with_settings(self) -> list[str]:
         """The groups that have settings of their own and that the principal may see."""

@@ -98,7 +98,11 @@ from waystation.share.errors import InvalidShareSessionEpoch as InvalidShareSess
 from waystation.share.errors import UnknownShareSession as UnknownShareSession
 from waystation.share.feed import SharedFeed as SharedFeed
 from waystation.share.group import SharedGroup as SharedGroup
+from waystation.share.other_coordinators import GivenRecords as GivenRecords
+from waystation.share.other_coordinators import OtherShareGroup as OtherShareGroup
 from waystation.share.partition import SharedPartition as SharedPartition
+from waystation.share.peer_calls import RENEW_LOCKS as RENEW_LOCKS
+from waystation.share.peer_calls import Settling as Settling
 from waystation.share.sessions import FINAL_EPOCH as FINAL_EPOCH
 from waystation.share.sessions import INITIAL_EPOCH as INITIAL_EPOCH
 from waystation.share.sessions import ShareSession as ShareSession

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from waystation.client.sync.client import Client
 
 _LOOK_S = 0.2
+THROTTLES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 
 
 # -- reassign ---------------------------------------------------------------------------------------------------------
@@ -35,6 +36,13 @@ def configure_reassign(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--away-from", metavar="IDS", help="move replicas from these nodes to others")
     how.add_argument("--cancel", action="store_true", help="partitions that are being moved stay where they were")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done, and do nothing")
+    parser.add_argument(
+        "--throttle",
+        type=positive,
+        metavar="BYTES",
+        help="copy at most this many bytes per second on each node, now and until it is changed; with --wait until"
+        " it is done (sets leader.replication.throttled.rate and follower.replication.throttled.rate)",
+    )
     _add_waiting(parser)
     add_server(parser)
     parser.set_defaults(run=_reassign)
@@ -55,9 +63,13 @@ def _reassign(arguments: argparse.Namespace) -> int:
     else:
         query["cancel"] = True
     with open_client(arguments) as mq:
+        if arguments.throttle is not None and not arguments.dry_run:
+            mq.alter_settings(dict.fromkeys(THROTTLES, str(arguments.throttle)))
         done = _act(mq, "reassign", **query)["partitions"]
         if arguments.wait and not arguments.dry_run:
             _wait(arguments, lambda: not _moving(mq), "reassignments are not done")
+            if arguments.throttle is not None:
+                mq.alter_settings(dict.fromkeys(THROTTLES))
     if arguments.json:
         print_json(done)
     elif not done:
@@ -69,6 +81,8 @@ def _reassign(arguments: argparse.Namespace) -> int:
         print_table(("topic", "partition", "replicas"), rows)
         if not arguments.wait and not arguments.dry_run and not arguments.cancel:
             note("`waystation cluster status --which moving` shows what is not done yet")
+            if arguments.throttle is not None:
+                note(f"`waystation config set --unset {THROTTLES[0]} --unset {THROTTLES[1]}` ends the throttle")
     return 0
 
 

@@ -21,10 +21,6 @@ from waystation.errors import Conflict, NotFound, WaystationError
 DEFAULT_DATA = "./waystation-trial"
 _LOOK_S = 0.2
 
-SAFE_NODES = 3
-MIN_IN_SYNC = "min.insync.replicas"
-"""2 where there are three replicas: what is acknowledged survives the loss of any node."""
-
 
 class ReadyNode(msgspec.Struct, frozen=True, omit_defaults=True):
     id: int
@@ -105,10 +101,7 @@ def _end_left_over(trial: Trial) -> None:
 def _start(trial: Trial, arguments: argparse.Namespace, stopping: threading.Event) -> Ready | None:
     """None: told to stop before everything was ready."""
     cluster = arguments.cluster or trial.start_etcd()
-    settings = arguments.settings
-    if arguments.nodes >= SAFE_NODES and not any(one.startswith(f"{MIN_IN_SYNC}=") for one in settings):
-        settings = [f"{MIN_IN_SYNC}=2", *settings]
-    options = [word for setting in settings for word in ("--set", setting)]
+    options = [word for setting in arguments.settings for word in ("--set", setting)]
     trial.start_nodes(arguments.nodes, cluster, options)
     nodes = []
     for node in trial.nodes:

@@ -11,13 +11,16 @@ On the loop. A fetcher ends when it has no partitions left, or the broker stops.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 from waystation.cluster import following
 from waystation.cluster.link import Link, LinkLost, PeerRefused
 from waystation.cluster.peer import Fetch, Fetched, Hurry, Key, PartitionAsk, PartitionGiven, Refused
 from waystation.cluster.replica_fetch import FetchAnswer
+from waystation.cluster.replication import snapshots
 from waystation.cluster.replication.led import history
+from waystation.cluster.replication.throttle import Throttle, moves
 from waystation.cluster.state import PartitionState
 from waystation.cluster.writes import Identity
 from waystation.errors import StorageFailed, UnexpectedOffset, WaystationError
@@ -67,10 +70,12 @@ class Fetcher:
         refused: Callable[[int, int], None],
         cutting: set[Key],
         cut: Callable[[Key], None],
+        begin_anew: Callable[[ReplicatedPartition], Awaitable[None]],
+        throttle: Throttle,
     ) -> None:
         """`refused`: told that the leader's node, of an incarnation, refuses connections. `cutting`: the logs whose
         ends are being cut off, by whichever fetcher; nobody leads one of them, or fetches to it, before `cut` is told
-        that it is over."""
+        that it is over. `begin_anew`: removes a replica, and makes an empty one in its place."""
         self._leader = leader
         self._link = link
         self._world = world
@@ -82,6 +87,10 @@ class Fetcher:
         self._refused = refused
         self._cutting = cutting
         self._cut = cut
+        self._begin_anew = begin_anew
+        self._throttle = throttle  # of the node, whomever it fetches from
+        self._held_back: asyncio.TimerHandle | None = None
+        self._besides: dict[Key, asyncio.Task[None]] = {}
         self._partitions: dict[Key, ReplicatedPartition] = {}
         self._changed: dict[Key, None] = {}
         self._forgotten: dict[Key, None] = {}
@@ -117,6 +126,11 @@ class Fetcher:
         return len(self._partitions)
 
     async def close(self) -> None:
+        if self._held_back is not None:
+            self._held_back.cancel()
+        for task in tuple(self._besides.values()):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -217,12 +231,21 @@ class Fetcher:
             partition, state = self._partitions[key], self._state_of(key)
             if state is None or state.leader != self._leader:
                 continue
+            if moves(state, me.node_id) and (wait_s := self._throttle.wait_s()):
+                if self._held_back is None:
+                    self._held_back = asyncio.get_running_loop().call_later(wait_s, self._go_on)
+                continue
             log = log_of(partition)
             if key in self._cutting or log.truncation is not None or log.failure is not None:
                 continue
             fetch = following.next_fetch(me, state, history(log), log.durable_offset, number)
             if fetch is not None:
                 yield PartitionAsk(*key, fetch.epoch, fetch.offset, fetch.last_epoch)
+
+    def _go_on(self) -> None:
+        """What was held back may be asked for."""
+        self._held_back = None
+        self._hurry()
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -239,6 +262,8 @@ class Fetcher:
                 continue
             if answer.records or answer.diverging is not None or answer.log_start > answer.offset:
                 self._changed[key] = None
+            if moves(state, self._identity().node_id):
+                self._throttle.spend(len(answer.records))
             try:
                 appended = await self._apply(partition, state, answer) or appended
             except UnexpectedOffset as error:
@@ -289,7 +314,10 @@ class Fetcher:
                 log.append_as_is(answer.records, gaps=True)
             partition.advance(decision.high_watermark)
             if decision.log_start > log.start_offset:
-                await partition.remove_before(min(decision.log_start, log.end_offset))
+                if snapshots.has_snapshots(partition):
+                    self._beside(answer.key, partial(self._forget_with_snapshot, partition, answer))
+                else:
+                    await partition.remove_before(min(decision.log_start, log.end_offset))
             return bool(answer.records)
         if isinstance(decision, following.Drop):
             return False
@@ -304,17 +332,70 @@ class Fetcher:
                 high_watermark=partition.visible_offset,
             )
         self._cutting.add(answer.key)
+        cut = partial(self._cut_to_the_end, partition, decision, answer)
+        if not (snapshots.has_snapshots(partition) and self._beside(answer.key, cut)):
+            await cut()
+        return False
+
+    async def _cut_to_the_end(
+        self,
+        partition: ReplicatedPartition,
+        decision: following.Truncate | following.BeginAgain,
+        answer: PartitionGiven,
+    ) -> None:
         try:
-            await self._cut_off(partition, decision)
+            await self._cut_off(partition, decision, answer.epoch)
         finally:
             self._cutting.discard(answer.key)
             self._cut(answer.key)
-        return False
+
+    def _beside(self, key: Key, work: Callable[[], Awaitable[None]]) -> bool:
+        """Done while other partitions are fetched: a snapshot may be large. False: the partition has such work already,
+        and this is not begun."""
+        if key in self._besides:
+            return False
+        task = self._besides[key] = asyncio.get_running_loop().create_task(self._work_beside(key, work))
+        task.add_done_callback(lambda _: self._besides.pop(key, None))
+        return True
+
+    async def _work_beside(self, key: Key, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except WaystationError as error:
+            logger.warning(
+                "replica.snapshot_not_copied", "a snapshot of queues cannot be copied now: {error}", error=error
+            )
+            asyncio.get_running_loop().call_later(AGAIN_S, self._ask_again, [key])
+
+    async def _forget_with_snapshot(self, partition: ReplicatedPartition, answer: PartitionGiven) -> None:
+        """What is before the leader's start is removed here when the snapshot is here that says what it was. One who is
+        behind keeps it: that snapshot speaks of what is not here yet."""
+        if partition.end_offset < answer.high_watermark:
+            return
+        await snapshots.copy(self._link, self._world, partition, answer.epoch, alone=False)
+        state = self._state_of(answer.key)
+        same = state is not None and state.epoch == answer.epoch and self._partitions.get(answer.key) is partition
+        if same and answer.key not in self._cutting:
+            await partition.remove_before(min(answer.log_start, partition.end_offset))
 
     async def _cut_off(
-        self, partition: ReplicatedPartition, decision: following.Truncate | following.BeginAgain
+        self, partition: ReplicatedPartition, decision: following.Truncate | following.BeginAgain, epoch: int
     ) -> None:
         log = log_of(partition)
+        if isinstance(decision, following.BeginAgain) and decision.offset < log.end_offset:
+            await self._begin_anew(partition)  # its leader has less than what this log has forgotten
+            logger.warning(
+                "replica.copied_again",
+                "{topic}-{partition} is copied again from the beginning: its leader's history is another one from"
+                " before the start of the log that was here",
+                topic=partition.topic.name,
+                partition=partition.index,
+            )
+            return
+        if snapshots.has_snapshots(partition) and (
+            isinstance(decision, following.BeginAgain) or decision.below_high_watermark
+        ):
+            await snapshots.copy(self._link, self._world, partition, epoch, alone=True)
         if isinstance(decision, following.Truncate):
             end = await truncation.truncate(log, decision.offset, self._commit)
             logger.info(

@@ -20,6 +20,7 @@ from waystation.cluster.promises import Fetched as Judged
 from waystation.cluster.promises import Verdict
 from waystation.cluster.replica_fetch import EpochEnd, ReplicaFetch
 from waystation.cluster.replication.led import Led, history
+from waystation.cluster.replication.throttle import Throttle, moves
 from waystation.errors import CorruptBatch, OffsetOutOfRange, StorageFailed
 from waystation.observe.events import event_logger
 from waystation.topics.partition import log_of
@@ -72,9 +73,10 @@ class _Session:
 class FetchServer:
     """One per broker in a cluster."""
 
-    def __init__(self, world: World, node_id: int) -> None:
+    def __init__(self, world: World, node_id: int, throttle: Throttle) -> None:
         self._world = world
         self._node_id = node_id
+        self._throttle = throttle
         self._led: dict[Key, Led] = {}
         self._sessions: dict[int, _Session] = {}  # by node
         self._last_session = 0
@@ -218,7 +220,7 @@ class FetchServer:
                 break
             del session.ready[key]
             session.advanced_only.pop(key, None)
-            answer = self._answer(position, room)
+            answer = self._answer(session, position, room)
             if answer is not None:
                 position.given = True
                 room -= len(answer.records)
@@ -230,7 +232,7 @@ class FetchServer:
         session.advanced_only.clear()
         return given
 
-    def _answer(self, position: _Position, room: int) -> PartitionGiven | None:
+    def _answer(self, session: _Session, position: _Position, room: int) -> PartitionGiven | None:
         ask = position.ask
         led = self._led.get(ask.key)
         if led is None:
@@ -242,6 +244,10 @@ class FetchServer:
             if verdict is Verdict.BEHIND_START:
                 return self._given(ask, led)
             return self._given(ask, led, refused=True)
+        moved = moves(led.state.view.state, session.node_id)
+        if moved and (wait_s := self._throttle.wait_s()):
+            asyncio.get_running_loop().call_later(wait_s, session.grown, ask.key)
+            return None
         try:
             records = self._read(led, ask.offset, min(room, PARTITION_BYTES))
         except OffsetOutOfRange:  # the start has moved meanwhile
@@ -256,6 +262,8 @@ class FetchServer:
                 error=error,
             )
             return None
+        if moved:
+            self._throttle.spend(len(records))
         return self._given(ask, led, records) if records else None
 
     @staticmethod

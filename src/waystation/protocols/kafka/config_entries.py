@@ -14,10 +14,12 @@ from waystation.broker.access.types import CONSUMER_SETTINGS, SHARE_SETTINGS
 from waystation.config import (
     BROKER_ID,
     BROKER_SETTINGS,
+    MIN_IN_SYNC,
     TOPIC_SETTINGS,
     UNUSED_SETTINGS,
     BrokerSettings,
     Setting,
+    default_min_in_sync,
     render,
 )
 
@@ -86,8 +88,8 @@ def _broker_synonyms(name: str, settings: BrokerSettings) -> Iterator[Synonym]:
     yield Synonym(name, render(setting.default), BUILT_IN)
 
 
-def topic_entries(overrides: Mapping[str, str], settings: BrokerSettings) -> list[Entry]:
-    """All settings of a topic that has these of its own."""
+def topic_entries(overrides: Mapping[str, str], settings: BrokerSettings, replicas: int) -> list[Entry]:
+    """All settings of a topic that has these of its own, and so many replicas."""
     entries = []
     for name, setting in TOPIC_SETTINGS.items():
         synonyms: list[Synonym] = []
@@ -97,6 +99,8 @@ def topic_entries(overrides: Mapping[str, str], settings: BrokerSettings) -> lis
             synonyms += _broker_synonyms(setting.broker_name, settings)
         else:
             synonyms.append(Synonym(name, render(setting.default), BUILT_IN))
+        if name == MIN_IN_SYNC:
+            synonyms[-1] = msgspec.structs.replace(synonyms[-1], value=str(default_min_in_sync(replicas)))
         entries.append(Entry(name, setting, tuple(synonyms)))
     return entries
 

@@ -24,7 +24,7 @@ from waystation.config import (
     render,
     resolve_topic,
 )
-from waystation.errors import Invalid, InvalidSetting, WaystationError
+from waystation.errors import Invalid, InvalidSetting, NotLeader, WaystationError
 from waystation.protocols.kafka import loggers, nodes
 from waystation.protocols.kafka.config_entries import (
     GROUP_SETTINGS,
@@ -50,14 +50,14 @@ STRING_TYPE = 2
 # -- DescribeConfigs -------------------------------------------------------------------------------------------------
 
 
-def describe_configs(call: Call) -> object:
+async def describe_configs(call: Call) -> object:
     """A resource that is asked for twice is told once: a small request cannot be made to fill the memory."""
     distinct = {(resource.resource_type, resource.resource_name): resource for resource in call.request.resources}
-    results = tuple(_describe(call, resource) for resource in distinct.values())
+    results = tuple([await _describe(call, resource) for resource in distinct.values()])
     return call.make("DescribeConfigsResponse", throttle_time=0, results=results)
 
 
-def _describe(call: Call, resource: Any) -> object:
+async def _describe(call: Call, resource: Any) -> object:
     error: WaystationError | None = None
     configs: list[object] = []
     wanted = resource.configuration_keys  # null and empty both mean all
@@ -67,7 +67,7 @@ def _describe(call: Call, resource: Any) -> object:
             levels = call.access.cluster.log_levels()
             configs = [_logger(call, name, level) for name, level in levels.items() if not wanted or name in wanted]
         else:
-            entries = _entries(call, resource.resource_type, resource.resource_name)
+            entries = await _entries(call, resource.resource_type, resource.resource_name)
             configs = [_config(call, entry) for entry in entries if not wanted or entry.name in wanted]
     except WaystationError as caught:
         error = caught
@@ -81,10 +81,13 @@ def _describe(call: Call, resource: Any) -> object:
     )
 
 
-def _entries(call: Call, kind: int, name: str) -> list[Entry]:
+async def _entries(call: Call, kind: int, name: str) -> list[Entry]:
     access, settings = call.access, call.broker.settings
     if kind == TOPIC:
-        return topic_entries(access.topics.settings(name), settings)
+        overrides, topic_id = access.topics.settings(name), access.topics.id_of(name)
+        placed = None if topic_id is None else access.view.placed(topic_id, 0)
+        replicas = 1 if placed is None else len(placed.replicas) - len(placed.adding)
+        return topic_entries(overrides, settings, replicas)
     if kind == BROKER:
         if name == "":
             return default_entries(access.cluster.settings())
@@ -98,7 +101,7 @@ def _entries(call: Call, kind: int, name: str) -> list[Entry]:
         raise Invalid("the name of a group or client metrics subscription cannot be empty")
     if kind == CLIENT_METRICS:
         return []
-    return group_entries(access.groups.settings(name) | access.shares.settings(name), settings)
+    return group_entries(access.groups.settings(name) | await access.shares.settings(name), settings)
 
 
 def _no_such_type(kind: int) -> Invalid:
@@ -273,11 +276,16 @@ async def _apply_to_broker(call: Call, change: Change) -> None:
 async def _apply_to_group(call: Call, name: str, change: Change) -> None:
     """Settings of the new group protocol and of share groups; a classic group has none of its own."""
     groups, shares = call.access.groups, call.access.shares
-    consumer, shared = groups.settings(name), shares.settings(name)
+    shared = await shares.settings(name)
+    try:
+        consumer = groups.settings(name)
+    except NotLeader:  # another node has them: a change of those alone that share groups have goes on
+        consumer = {}
     new = change(consumer | shared, GROUP_SETTINGS, lambda setting: render(call.broker.settings.topic_default(setting)))
     new_consumer = {key: text for key, text in new.items() if key in CONSUMER_SETTINGS}
     new_shared = {key: text for key, text in new.items() if key not in CONSUMER_SETTINGS}
-    groups.check_settings(name, new_consumer)
+    if new_consumer != consumer:
+        groups.check_settings(name, new_consumer)
     shares.check_settings(name, new_shared)
     if call.request.validate_only:
         return

@@ -9,6 +9,7 @@ from waystation.broker.access.types import (
     INITIAL_EPOCH,
     InvalidShareRequest,
     InvalidShareSessionEpoch,
+    OtherShareGroup,
     SharedGroup,
     ShareSession,
     TopicPartition,
@@ -24,8 +25,8 @@ Results = dict[TopicPartition, WaystationError | None]
 async def share_acknowledge(call: Call) -> object:
     try:
         group = call.access.shares.open(call.request.group_id or "")
-        lock_ms = group.settings.lock_ms
         results = await _acknowledge(call, group)
+        lock_ms = share_acks.lock_ms(call, group)
     except WaystationError as error:
         return call.make(
             "ShareAcknowledgeResponse", throttle_time=0, error_code=call.code(error), error_message=str(error)
@@ -57,13 +58,13 @@ async def share_acknowledge(call: Call) -> object:
     )
 
 
-async def _acknowledge(call: Call, group: SharedGroup) -> Results:
+async def _acknowledge(call: Call, group: SharedGroup | OtherShareGroup) -> Results:
     request = call.request
     session = enter(call)
     acks = share_acks.acks_of(request.topics)
     if session.poke is not None:
         session.poke()  # the answer to this stands behind that of the fetch which waits
-    results, receipts = share_acks.apply(call, group, acks)
+    results, receipts = await share_acks.apply(call, group, acks)
     if request.share_session_epoch == FINAL_EPOCH:
         close(call, session)
     await call.access.durable(*receipts)

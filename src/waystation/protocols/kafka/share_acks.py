@@ -11,9 +11,13 @@ from itertools import groupby
 from typing import Any
 
 from waystation.broker.access.types import (
+    RENEW_LOCKS,
     InvalidRecordState,
     InvalidShareRequest,
+    OtherShareGroup,
+    Partition,
     Receipt,
+    Settling,
     SharedGroup,
     SharedPartition,
     TopicPartition,
@@ -21,6 +25,7 @@ from waystation.broker.access.types import (
     count_of,
 )
 from waystation.errors import UnknownTopicId, WaystationError
+from waystation.message import Run
 from waystation.observe.meters import ProtocolMeter
 from waystation.protocols.kafka.registry import Call
 
@@ -51,10 +56,25 @@ def find(call: Call, group: SharedGroup, key: TopicPartition) -> SharedPartition
     return call.access.shares.partition(group, *key)
 
 
-def apply(
-    call: Call, group: SharedGroup, acks: Acks
+def led(call: Call, key: TopicPartition) -> Partition:
+    if key[0] is None:
+        raise UnknownTopicId("the request names a topic without an id")
+    return call.access.shares.led(*key)
+
+
+def lock_ms(call: Call, group: SharedGroup | OtherShareGroup) -> int:
+    """For how long records are locked, as far as it is known."""
+    if isinstance(group, OtherShareGroup):
+        return group.lock_ms or call.broker.settings.integer("group.share.record.lock.duration.ms")
+    return group.settings.lock_ms
+
+
+async def apply(
+    call: Call, group: SharedGroup | OtherShareGroup, acks: Acks
 ) -> tuple[dict[TopicPartition, WaystationError | None], list[Receipt]]:
     """What became of each partition's acknowledgements, and what to wait for until they are durable."""
+    if isinstance(group, OtherShareGroup):
+        return (await _apply_elsewhere(call, group, acks) if acks else {}), []
     member = call.request.member_id
     renews = getattr(call.request, "is_renew_ack", False) and group.settings.renews
     results: dict[TopicPartition, WaystationError | None] = {}
@@ -67,6 +87,56 @@ def apply(
         except WaystationError as error:
             results[key] = error
     return results, receipts
+
+
+async def _apply_elsewhere(
+    call: Call, group: OtherShareGroup, acks: Acks
+) -> dict[TopicPartition, WaystationError | None]:
+    """The same where another node coordinates the group; durable when it returns."""
+    member, renews = call.request.member_id, getattr(call.request, "is_renew_ack", False)
+    results: dict[TopicPartition, WaystationError | None] = {}
+    settling: dict[TopicPartition, Settling] = {}
+    for key, found in acks.items():
+        try:
+            by_kind = _by_kind(list(_typed(found, renews=renews)))
+            partition = led(call, key)
+            settling[key] = Settling(
+                partition.topic.id, partition.index, tuple((_name(kind), tuple(runs)) for kind, runs in by_kind)
+            )
+        except WaystationError as error:
+            results[key] = error
+    try:
+        told = await group.settle(member, list(settling.values())) if settling else []
+    except WaystationError as error:
+        return {**dict.fromkeys(acks, error), **results}
+    for (key, asked), settled in zip(settling.items(), told, strict=True):
+        unknown = dict(settled.unknown)
+        for name, runs in asked.runs:
+            if name != RENEW_LOCKS and settled.error is None:
+                call.access.meter.settled(name, count_of(runs) - unknown.get(name, 0))
+        topic = call.access.topics.name_of(asked.topic) or str(asked.topic)
+        missed = _not_acquired(member, topic, asked.index) if any(unknown.values()) else None
+        results[key] = settled.error or missed
+    return results
+
+
+def _name(kind: int) -> str:
+    return RENEW_LOCKS if kind == RENEW else VERDICTS[kind].value
+
+
+def _by_kind(typed: Sequence[Typed]) -> list[tuple[int, list[Run]]]:
+    """GAP and ACCEPT are one verdict."""
+    found: dict[str, tuple[int, list[Run]]] = {}
+    for first, count, kind in typed:
+        found.setdefault(_name(kind), (kind, []))[1].append((first, count))
+    return list(found.values())
+
+
+def _not_acquired(member: str, topic: str, index: int) -> InvalidRecordState:
+    return InvalidRecordState(
+        f"member {member!r} has not acquired all of these records of {topic}-{index}: they were settled before, or"
+        " their lock ran out"
+    )
 
 
 def _typed(found: Sequence[Any], *, renews: bool) -> Iterator[Typed]:
@@ -107,8 +177,5 @@ def _settle(one: SharedPartition, member: str, typed: Sequence[Typed], meter: Pr
         if verdicts.receipt is not None:
             receipts.append(verdicts.receipt)
     if unknown:
-        raise InvalidRecordState(
-            f"member {member!r} has not acquired all of these records of {one.topic}-{one.partition.index}: they were"
-            " settled before, or their lock ran out"
-        )
+        raise _not_acquired(member, one.topic, one.partition.index)
     return receipts

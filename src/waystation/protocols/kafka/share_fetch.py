@@ -8,6 +8,7 @@ waits until they are durable.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from uuid import UUID
 
 import msgspec
@@ -18,6 +19,8 @@ from waystation.broker.access.types import (
     INITIAL_EPOCH,
     Grant,
     InvalidShareRequest,
+    OtherShareGroup,
+    Partition,
     SharedGroup,
     SharedPartition,
     ShareSession,
@@ -25,9 +28,8 @@ from waystation.broker.access.types import (
     UnknownShareSession,
     traced_from,
 )
-from waystation.errors import WaystationError
+from waystation.errors import NotLeader, Unavailable, WaystationError
 from waystation.observe.spans import TracedPlace
-from waystation.observe.tracing import Tracing
 from waystation.protocols.kafka import nodes, share_acks
 from waystation.protocols.kafka.groups import milliseconds
 from waystation.protocols.kafka.nodes import Leader
@@ -35,6 +37,9 @@ from waystation.protocols.kafka.registry import Call
 from waystation.protocols.kafka.share_acknowledge import close, enter
 
 MAX_WAIT_MS = 300_000
+ASK_AGAIN_FIRST_S = 0.1
+ASK_AGAIN_MOST_S = 1.0
+"""Between two questions to the group's coordinator, while a fetch waits that finds nothing."""
 RECORD_LIMIT = 1
 """Acquire mode: no more than `max_records`. The other one, 0, takes batches that are begun to their end."""
 
@@ -67,7 +72,7 @@ async def share_fetch(call: Call) -> object:
         "ShareFetchResponse",
         throttle_time=0,
         error_code=ErrorCode.none,
-        acquisition_lock_timeout=group.settings.lock_ms,
+        acquisition_lock_timeout=share_acks.lock_ms(call, group),
         node_endpoints=nodes.endpoint_entities(call, leaders),
         responses=tuple(
             call.make("ShareFetchableTopicResponse", topic_id=topic_id, partitions=tuple(found))
@@ -98,39 +103,45 @@ def _partition(call: Call, index: int, answer: Answer, leader: Leader) -> object
     )
 
 
-async def _fetch(call: Call, group: SharedGroup) -> Answers:
+async def _fetch(call: Call, group: SharedGroup | OtherShareGroup) -> Answers:
     request = call.request
     acks = share_acks.acks_of(request.topics)
     wanted = [(topic.topic_id, one.partition_index) for topic in request.topics for one in topic.partitions]
     renews = getattr(request, "is_renew_ack", False)
     if request.share_session_epoch == INITIAL_EPOCH:
-        session = _begin(call, bool(acks))
+        session = _begin(call, group, bool(acks))
+        if isinstance(group, OtherShareGroup):
+            await group.release(request.member_id, wanted)
         forgotten: list[TopicPartition] = []
     else:
         session = enter(call)
         forgotten = [(topic.topic_id, index) for topic in request.forgotten_topics_data for index in topic.partitions]
     if session.poke is not None:
         session.poke()
-    results, receipts = share_acks.apply(call, group, acks)
+    results, receipts = await share_acks.apply(call, group, acks)
     answers = {key: Answer(ack_error=error) for key, error in results.items()}
     if request.share_session_epoch == FINAL_EPOCH:
         close(call, session)
     else:
         call.access.shares.change_session(session, wanted, forgotten)
-        if not renews:
+        if renews:
+            pass
+        elif isinstance(group, OtherShareGroup):
+            await _OtherAcquisition(call, group, session, answers).run()
+        else:
             await _Acquisition(call, group, session, answers).run()
     await call.access.durable(*receipts)
     return answers
 
 
-def _begin(call: Call, has_acks: bool) -> ShareSession:
+def _begin(call: Call, group: SharedGroup | OtherShareGroup, has_acks: bool) -> ShareSession:
     request = call.request
     if not request.member_id:
         raise InvalidShareRequest("the request names no member")
     if has_acks:
         raise InvalidShareRequest("acknowledgements in the first fetch of a session: nothing is in flight yet")
     shares = call.access.shares
-    session = shares.begin_session(request.group_id, request.member_id)
+    session = shares.begin_session(group, request.member_id)
     # A consumer that dies takes its connection with it, and what it holds goes to the others at once.
     call.at_close[session.key] = lambda: shares.end_session(session)
     return session
@@ -167,7 +178,7 @@ class _Acquisition:
     def _take(self) -> bool:
         """Acquires what there is; whether there is something to tell."""
         request = self._call.request
-        count, size = request.max_records, min(request.max_bytes, self._limit())
+        count, size = request.max_records, min(request.max_bytes, _most_bytes(self._call))
         whole = getattr(request, "share_acquire_mode", 0) != RECORD_LIMIT
         told = False
         for key in list(self._session.partitions):
@@ -200,24 +211,7 @@ class _Acquisition:
             one.not_readable(member, grants, error)
             raise
         answer.grants = grants
-        delivered, meter = sum(grant.count for grant in grants), self._call.access.meter
-        meter.delivered += delivered
-        meter.delivered_bytes += len(answer.records)
-        one.partition.topic.delivered += delivered
-        if self._call.broker.tracing is not None:
-            self._trace(self._call.broker.tracing, one, answer)
-
-    def _trace(self, tracing: Tracing, one: SharedPartition, answer: Answer) -> None:
-        group = self._call.request.group_id
-        place = TracedPlace("subscription", one.topic, "kafka", self._call.request.member_id, group)
-        given = [range(grant.first, grant.first + grant.count) for grant in answer.grants]
-        found = traced_from(answer.records, given[0].start)
-        found = [each for each in found if any(each.offset in run for run in given)]
-        tracing.fetched(place, one.partition.index, found)
-
-    def _limit(self) -> int:
-        most = self._call.broker.settings.integer("fetch.max.bytes")
-        return most if self._call.unsent is None else min(most, self._call.unsent.room_for_answer)
+        _delivered(self._call, one.partition, answer)
 
     def _watch(self) -> None:
         if self._watched:
@@ -242,3 +236,99 @@ class _Acquisition:
         """The member may have left, or was thrown out, while it waited."""
         if self._session.ended:
             raise UnknownShareSession("the share session ended while the fetch was waiting")
+
+
+class _OtherAcquisition:
+    """The same where another node coordinates the group: it says which records the member may have, and this one, which
+    leads the partitions, sends them. What comes back to the group does so on that node: it is asked again now and
+    then while the fetch waits."""
+
+    def __init__(self, call: Call, group: OtherShareGroup, session: ShareSession, answers: Answers) -> None:
+        self._call = call
+        self._group = group
+        self._session = session
+        self._answers = answers
+        self._woken = asyncio.Event()
+        self._stop = self._woken.set
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(milliseconds(self._call.request.max_wait), MAX_WAIT_MS) / 1000
+        led, told = self._led()
+        pause_s = ASK_AGAIN_FIRST_S
+        self._session.poke = self._stop
+        for partition in led:
+            partition.watchers.add(self._stop)
+        try:
+            while True:
+                self._woken.clear()
+                told = await self._take(led) or told
+                left = deadline - loop.time()
+                if told or left <= 0 or self._session.poke is not self._stop:
+                    break
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(min(pause_s, left)):
+                        await self._woken.wait()
+                pause_s = min(ASK_AGAIN_MOST_S, pause_s * 2)
+                if self._session.ended:
+                    raise UnknownShareSession("the share session ended while the fetch was waiting")
+        finally:
+            for partition in led:
+                partition.watchers.discard(self._stop)
+            if self._session.poke is self._stop:
+                self._session.poke = None
+
+    def _led(self) -> tuple[list[Partition], bool]:
+        """The session's partitions that are led here; and whether there is an error to tell of others."""
+        led: list[Partition] = []
+        for key in list(self._session.partitions):
+            try:
+                led.append(share_acks.led(self._call, key))
+            except WaystationError as error:
+                self._answers.setdefault(key, Answer()).error = error
+        return led, any(answer.error is not None for answer in self._answers.values())
+
+    async def _take(self, led: list[Partition]) -> bool:
+        """Whether there is something to tell."""
+        request = self._call.request
+        whole = getattr(request, "share_acquire_mode", 0) != RECORD_LIMIT
+        size = min(request.max_bytes, _most_bytes(self._call))
+        if not led or request.max_records <= 0 or size <= 0:
+            return False
+        try:
+            given = await self._group.acquire(
+                self._session, led, request.member_id, request.max_records, size, whole=whole
+            )
+        except (Unavailable, NotLeader):
+            return False  # the coordinator is away, or moves: nothing is delivered meanwhile
+        for partition in led:
+            key = (partition.topic.id, partition.index)
+            found = given.get(key)
+            if found is None:
+                continue
+            answer = self._answers.setdefault(key, Answer())
+            answer.error, answer.grants, answer.records = found.error, found.grants, found.records
+            if found.grants:
+                self._session.served(key)
+                _delivered(self._call, partition, answer)
+        return bool(given)
+
+
+def _most_bytes(call: Call) -> int:
+    most = call.broker.settings.integer("fetch.max.bytes")
+    return most if call.unsent is None else min(most, call.unsent.room_for_answer)
+
+
+def _delivered(call: Call, partition: Partition, answer: Answer) -> None:
+    """Counts, and traces where messages ask for it."""
+    delivered, meter = sum(grant.count for grant in answer.grants), call.access.meter
+    meter.delivered += delivered
+    meter.delivered_bytes += len(answer.records)
+    partition.topic.delivered += delivered
+    tracing = call.broker.tracing
+    if tracing is None:
+        return
+    place = TracedPlace("subscription", partition.topic.name, "kafka", call.request.member_id, call.request.group_id)
+    given = [range(grant.first, grant.first + grant.count) for grant in answer.grants]
+    found = traced_from(answer.records, given[0].start)
+    tracing.fetched(place, partition.index, [each for each in found if any(each.offset in run for run in given)])

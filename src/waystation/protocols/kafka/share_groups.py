@@ -57,7 +57,7 @@ async def share_group_heartbeat(call: Call) -> object:
 
 async def share_group_describe(call: Call) -> object:
     asked = call.request.include_authorized_operations
-    views = [_view(call, group_id) for group_id in call.request.group_ids]
+    views = [await _view(call, group_id) for group_id in call.request.group_ids]
     return call.make(
         "ShareGroupDescribeResponse",
         throttle_time=0,
@@ -65,9 +65,9 @@ async def share_group_describe(call: Call) -> object:
     )
 
 
-def _view(call: Call, group_id: str) -> ShareGroupView:
+async def _view(call: Call, group_id: str) -> ShareGroupView:
     try:
-        return call.access.shares.describe(group_id)
+        return await call.access.shares.describe(group_id)
     except WaystationError as error:
         return ShareGroupView(group_id=group_id, error=error, state="Dead")
 

@@ -18,14 +18,14 @@ async def describe_share_group_offsets(call: Call) -> object:
     return call.make(
         "DescribeShareGroupOffsetsResponse",
         throttle_time=0,
-        groups=tuple(_group(call, group) for group in call.request.groups),
+        groups=tuple([await _group(call, group) for group in call.request.groups]),
     )
 
 
-def _group(call: Call, group: Any) -> object:
+async def _group(call: Call, group: Any) -> object:
     wanted = None if group.topics is None else [(topic.topic_name, topic.partitions) for topic in group.topics]
     try:
-        offsets = call.access.shares.offsets(group.group_id, wanted)
+        offsets = await call.access.shares.offsets(group.group_id, wanted)
     except WaystationError as error:
         return call.make(
             "DescribeShareGroupOffsetsResponseGroup",

@@ -109,7 +109,7 @@ async def _create(call: Call, wanted: Any) -> object:
                 config_source=entry.source,
                 is_sensitive=False,
             )
-            for entry in topic_entries(overrides, call.broker.settings)
+            for entry in topic_entries(overrides, call.broker.settings, factor)
         ),
     )
 

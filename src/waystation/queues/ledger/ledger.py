@@ -63,9 +63,10 @@ class Ledger:
     """One queue's. `max_deliveries` 0: no limit. `single_active`: only the consumer that came first is served.
     `keeps_dead`: what dies is LEAVING, until the caller has moved it and says `finish`. All may change at any time."""
 
-    __slots__ = ("_holds", "_schedule", "_states", "keeps_dead", "max_deliveries", "single_active")
+    __slots__ = ("_hidden_from", "_holds", "_schedule", "_states", "keeps_dead", "max_deliveries", "single_active")
 
     def __init__(self, *, max_deliveries: int = 0, single_active: bool = False, keeps_dead: bool = False) -> None:
+        self._hidden_from: int | None = None
         self.max_deliveries = max_deliveries
         self.single_active = single_active
         self.keeps_dead = keeps_dead
@@ -272,7 +273,7 @@ class Ledger:
     def acquire(self, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Grant]:
         """Up to `count` entries for a consumer, as its prefetch allows. The caller has let time pass (`lapse`); this
         `now_ms` is of the monotonic clock."""
-        holds, states = self._holds, self._states
+        holds, states, hidden_from = self._holds, self._states, self._hidden_from
         who = holds.consumers.get(consumer)
         if who is None:
             raise UnknownConsumer(f"consumer {consumer!r} is not attached to this queue")
@@ -285,7 +286,12 @@ class Ledger:
         deadline_ms = now_ms + hold_ms
         grants: list[Grant] = []
         while count > 0:
-            first, taken = states.take(count)
+            if hidden_from is None:
+                first, taken = states.take(count)
+            elif (shown := states.take_shown(count, hidden_from)) is not None:
+                first, taken = shown
+            else:
+                break
             count -= taken
             holds.begin(who, first, taken, deadline_ms)
             if states.tries is not None and states.tries.has(first):
@@ -439,6 +445,11 @@ class Ledger:
             self._schedule.unpark(entry, 1)
         return self._states.move_one(entry, moves.TAKE_OUT)
 
+    def hide_from(self, entry: int | None) -> None:
+        """Entries from this one on are not acquired or claimed, though they are ready: in a cluster, until other
+        brokers have them. None: all are shown."""
+        self._hidden_from = entry
+
     def claim(self, count: int) -> list[Run]:
         """Up to `count` entries, those that would be acquired next, become LEAVING: `finish` or `restore` follows.
 
@@ -449,7 +460,12 @@ class Ledger:
         claimed: list[Run] = []
         count = min(count, states.ready)
         while count > 0:
-            first, taken = states.take(count)
+            if self._hidden_from is None:
+                first, taken = states.take(count)
+            elif (shown := states.take_shown(count, self._hidden_from)) is not None:
+                first, taken = shown
+            else:
+                break
             states.move_held(first, taken, moves.RESERVE)
             add_run(claimed, first, taken)
             count -= taken

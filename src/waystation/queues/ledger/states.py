@@ -158,7 +158,9 @@ class States:
 
     def take(self, limit: int) -> Run:
         """The next ready entries in a row, at most `limit`, become HELD: one hold. The caller knows that there are."""
-        number, index, priority = self._front()
+        return self._take_at(*self._front(), limit)
+
+    def _take_at(self, number: int, index: int, priority: int, limit: int) -> Run:
         chunk = self.chunks[number]
         byte = _HELD_BYTES[priority if priority < TOP else TOP]
         count = 1 if limit == 1 else chunk.ready_run(index, limit, priority)
@@ -168,6 +170,16 @@ class States:
         self.ready -= count
         self.held += count
         return number * CHUNK + index, count
+
+    def take_shown(self, limit: int, below: int) -> Run | None:
+        """The same of entries below that number; None: there are none. Within a priority entries go by their numbers,
+        so the front of each line says it."""
+        for line in reversed(self.lines or ()):
+            front = self._front_of(line)
+            if front is None or (entry := front[0] * CHUNK + front[1]) >= below:
+                continue
+            return self._take_at(*front, line.priority, min(limit, below - entry))
+        return None
 
     def next_ready(self) -> int:
         """The entry that `take` would take first."""
@@ -179,15 +191,21 @@ class States:
         lines = self.lines or []
         for at in range(len(lines) - 1, -1, -1):
             line = lines[at]
-            while line:
-                number = line[0]
-                chunk = self.chunks.get(number)
-                if chunk is not None and (index := chunk.first_ready(line.priority)) >= 0:
-                    return number, index, line.priority
-                del line[0]
+            front = self._front_of(line)
+            if front is not None:
+                return *front, line.priority
             if len(lines) > FEW:
                 del lines[at]
         raise LookupError("nothing is ready, though the count says so")
+
+    def _front_of(self, line: ReadyLine) -> tuple[int, int] | None:
+        while line:
+            number = line[0]
+            chunk = self.chunks.get(number)
+            if chunk is not None and (index := chunk.first_ready(line.priority)) >= 0:
+                return number, index
+            del line[0]
+        return None
 
     def oldest_ready(self) -> int:
         """The first ready entry, of whatever priority. There is one."""

@@ -177,6 +177,8 @@ class Shard(Upkeep):
             if producer is None:
                 waited = queue.ledger.ready if queue.ledger is not None else 0
                 self.note_use(queue)
+                if self.unreplicated is not None:
+                    self.unreplicated.hide(queue, first)
                 for offset, (part, (_, content)) in enumerate(zip(parts, blocks, strict=True), written.first):
                     queue.admit(part, part.first, offset, content)
                 queue.put += len(sizes)
@@ -263,6 +265,8 @@ class Shard(Upkeep):
 
     def _take_in(self, queue: Queue, blocks: Sequence[tuple[Enqueue, list[Message]]], offset: int, now_ms: int) -> None:
         """Blocks that were written from `offset` on."""
+        if self.unreplicated is not None:
+            self.unreplicated.hide(queue, blocks[0][0].first)
         for block, content in blocks:
             queue.admit(block, block.first, offset, content)
             self._remember(offset, block, content)
@@ -540,6 +544,8 @@ class Shard(Upkeep):
             self.note_use(queue)
             if isinstance(command, Enqueue):
                 if commit:
+                    if self.unreplicated is not None:
+                        self.unreplicated.hide(queue, queue.newest + 1)
                     queue.put += queue.admit_late(command, offset, self.bodies.done)
             elif isinstance(command, Done):
                 if commit:

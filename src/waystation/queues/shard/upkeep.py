@@ -21,6 +21,7 @@ from waystation.queues.shard.dispatcher import Dispatcher
 from waystation.queues.shard.open_transactions import OpenTransactions
 from waystation.queues.shard.queue import Death, Queue
 from waystation.queues.shard.shard_log import ShardLog, not_leader
+from waystation.queues.shard.unreplicated import Unreplicated
 from waystation.queues.shard.usage import Notes, usage_of
 from waystation.world import World
 from waystation.world.alarm import Alarm, CalendarAlarm
@@ -51,6 +52,9 @@ class Upkeep:
         self.alarm = Alarm(world.clock, self._end_late)  # the ends of visibility timeouts, and of unused queues
         self.calendar = CalendarAlarm(world.clock, self._ring)  # delays and expiries of messages
         self.dispatcher = Dispatcher(world.clock, self._let_pass, self._arm)
+        self.unreplicated: Unreplicated | None = None  # a broker alone shows what it has written
+        if shard_log.partition.replicated:
+            self.unreplicated = Unreplicated(shard_log.partition, self.dispatcher.wake)
         self.max_message_bytes = 1024 * 1024
         self.notes: Notes | None = None  # what was used since somebody looked; None: nobody looks
         self.deaths = DeathMeter()
@@ -122,6 +126,8 @@ class Upkeep:
             queue.drop(error)
 
     def _stop(self) -> None:
+        if self.unreplicated is not None:
+            self.unreplicated.close()
         self.alarm.close()
         self.calendar.close()
         self.dispatcher.close()

@@ -1,0 +1,95 @@
+"""A queue shard whose log has lost its beginning is led by any of its replicas: they have the snapshot that says what
+was there. With the copying taken out, the audit fails.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from crc32c import crc32c
+
+from tests.broker.kit import run
+from tests.cluster.in_process import Cluster, cluster_of, until
+from waystation.broker.broker import Broker
+from waystation.cluster.link import Link
+from waystation.cluster.replication import snapshots
+from waystation.message import Message
+from waystation.queues.feed import Verdict
+from waystation.queues.settings import QueueSettings
+from waystation.topics.partition import Partition
+from waystation.topics.topics import QUEUES_TOPIC
+from waystation.world import World
+
+pytestmark = pytest.mark.timeout(120)
+
+NAME = "jobs"
+INDEX = crc32c(NAME.encode()) % 3
+
+
+async def shard_led(cluster: Cluster, deadline_s: float = 20.0) -> int:
+    def found() -> int | None:
+        leads = [one for one, broker in cluster.brokers.items() if broker.shards.find(INDEX) is not None]
+        return leads[0] if len(leads) == 1 else None
+
+    return await until(found, deadline_s)
+
+
+async def fill_and_cut_back(broker: Broker) -> None:
+    """Three messages live, a thousand are done, and the log has forgotten those."""
+    await broker.queues.declare(NAME, QueueSettings())
+    await broker.queues.put_durable(NAME, [Message(b"%d" % number) for number in range(1000)])
+    getter = broker.queues.getter(NAME, "worker")
+    taken = getter.take(1000)
+    settled = getter.settle(Verdict.ACK, [(one.tag, 1) for one in taken])
+    await broker.durable(settled.receipt)
+    await broker.queues.put_durable(NAME, [Message(b"alive %d" % number) for number in range(3)])
+    (checkpointer,) = [led.checkpointer for index, led in broker.shards._led.items() if index == INDEX]
+    await checkpointer.cut_back()
+
+
+def living(broker: Broker) -> list[bytes]:
+    return [one.message.payload for one in broker.queues.getter(NAME, "audit").take(2000)]
+
+
+async def left_after_failover(folder: Path, deadline_s: float = 20.0) -> list[bytes]:
+    async with cluster_of(folder) as cluster:
+        await cluster.in_sync(QUEUES_TOPIC, {1, 2, 3}, INDEX)
+        node = await shard_led(cluster)
+        await fill_and_cut_back(cluster.brokers[node])
+        begin = cluster.partition(node, QUEUES_TOPIC, INDEX).start_offset
+        assert begin > 0
+        await cluster.brokers[node].queues.put_durable(NAME, [Message(b"and one more")])
+        others = [one for one in (1, 2, 3) if one != node]
+        await until(lambda: all(cluster.partition(one, QUEUES_TOPIC, INDEX).start_offset == begin for one in others))
+        await cluster.kill(node)
+        return living(cluster.brokers[await shard_led(cluster, deadline_s)])
+
+
+def test_a_follower_leads_a_shard_whose_log_has_lost_its_beginning(tmp_path: Path) -> None:
+    assert run(left_after_failover(tmp_path)) == [b"alive 0", b"alive 1", b"alive 2", b"and one more"]
+
+
+def test_the_audit_sees_a_follower_without_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(link: Link, world: World, partition: Partition, epoch: int, *, alone: bool) -> None:
+        pass
+
+    monkeypatch.setattr(snapshots, "copy", nothing)
+    with pytest.raises(TimeoutError):
+        run(left_after_failover(tmp_path, 3.0))
+
+
+def test_a_new_replica_gets_the_snapshot_and_leads(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as cluster:
+            await cluster.in_sync(QUEUES_TOPIC, {1, 2}, INDEX)
+            node = await shard_led(cluster)
+            await fill_and_cut_back(cluster.brokers[node])
+            await cluster.start(3)
+            await cluster.in_sync(QUEUES_TOPIC, {1, 2, 3}, INDEX)
+            topic_id = cluster.brokers[3].topics.get(QUEUES_TOPIC).id
+            await cluster.brokers[3].operations.reassign(topic_id, INDEX, [3, 1, 2])
+            await until(lambda: cluster.brokers[3].shards.find(INDEX) is not None)
+            assert living(cluster.brokers[3]) == [b"alive 0", b"alive 1", b"alive 2"]
+
+    run(main())
