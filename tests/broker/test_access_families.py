@@ -70,6 +70,7 @@ LISTS = {
     "queue_figures.names",
     "reading.matching",
     "shares.with_settings",
+    "stream_queues.find",
     "stream_queues.names",
     "subscriptions.counts",
     "topic_queues.names",

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from waystation.broker.access.types import DEFAULT, EXCHANGE_TARGET, Feed, Names, TopicQueueSettings
-from waystation.errors import AlreadyExists, Conflict, NotFound, WaystationError
+from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
 from waystation.vhosts.streams import (
     FOREVER,
@@ -207,12 +207,17 @@ class Sources:
     def find(self, name: str) -> Source | None:
         """None: an ordinary queue, or nothing at all."""
         full = self._names.full(name)
-        if self._access.queue_exists(full):
-            return None
-        queue = self._access.topic_queues.find(full)
+        topic = self._access.stream_queues.find(self._names.topic(name))
+        try:
+            if self._access.queue_exists(full):
+                return None
+            queue = self._access.topic_queues.find(full)
+        except NotAllowed:
+            if topic is None:
+                raise
+            queue = None  # who may not see queues of this name may read the topic all the same
         if queue is not None:
             return TopicQueueSource(self._access, name, queue)
-        topic = self._access.stream_queues.find(self._names.topic(name))
         if topic is None or self.hides(topic.name):
             return None
         return StreamSource(self._access, self._world.clock, name, topic)
@@ -236,6 +241,12 @@ class Sources:
     def check_ordinary(self, name: str, arguments: Mapping[str, Any]) -> None:
         """Raises 406 if an ordinary queue of this name cannot be declared."""
         source = self.find(name)
+        full = self._names.full(name)
+        streams = self._access.stream_queues
+        # Also where the client may not see it: nobody shall take a stream's name from it.
+        taken = source is None and streams.is_declared(self._names.topic(name), full)
+        if taken and not self._access.queue_exists(full):
+            raise self._other_type(name, arguments.get(QUEUE_TYPE), STREAM)
         if source is None or not source.declared:
             return
         if source.kind == STREAM:
@@ -285,6 +296,7 @@ class Sources:
             raise AmqpError(ACCESS_REFUSED, f"'{name}' is not in vhost '{self._names.vhost}'")
         topic = self._access.stream_queues.find(full)
         if topic is None:
+            self._access.reading.find(full)  # refused before it is made: who declares it is told of it
             topic = await self._create_stream(full, partitions or 1, wanted)
         check_same(topic, arguments, where)
         return StreamSource(self._access, self._world.clock, name, topic)

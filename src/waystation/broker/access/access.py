@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from uuid import UUID
 
-from waystation.broker.access.family import target_of
+from waystation.broker.access.family import dead_letter_target_of, target_of
 from waystation.broker.access.groups import GroupAccess
 from waystation.broker.access.inboxes import InboxAccess
 from waystation.broker.access.open_consumers import Question, ask
@@ -283,6 +283,8 @@ class Access:
         """Moves dead letters back to where they came from, or to `to`. `progress` is called between two transactions,
         and ends it by raising."""
         self._permissions.check(self.principal, "read", "queue", queue)
+        if to is not None:
+            self._permissions.check(self.principal, "write", *dead_letter_target_of(to))
         return await self._broker.queues.redrive(
             queue,
             to=to,
@@ -293,6 +295,10 @@ class Access:
             message_ids=message_ids,
             progress=progress,
         )
+
+    def check_consume(self, queue: str) -> None:
+        """Raises if the principal may not consume from the queue: for who puts something into it first."""
+        self._permissions.check(self.principal, "read", "queue", queue)
 
     def consume(
         self,
@@ -748,5 +754,4 @@ def _dead_letters_of(settings: QueueSettings) -> tuple[Resource, str]:
     """Where dead letters go, as permissions call it."""
     if settings.dead_letter_exchange is not None:
         return "exchange", settings.dead_letter_exchange
-    target = settings.dead_letter or ""
-    return target_of(target) if target.startswith("topic:") else ("queue", target)
+    return dead_letter_target_of(settings.dead_letter or "")

@@ -20,8 +20,9 @@ class ExchangeAccess(Family):
         return [name for name in self._broker.routing.exchange_names() if self._sees("exchange", name)]
 
     def find(self, exchange: str) -> Exchange | None:
-        """To be looked at, not changed."""
-        self._ask("describe", "exchange", exchange)
+        """To be looked at, not changed. The default exchange is everywhere, so nobody is asked about it."""
+        if exchange:
+            self._ask("describe", "exchange", exchange)
         return self._broker.routing.find(exchange)
 
     def bindings_of(self, exchange: str) -> list[Binding]:

@@ -22,6 +22,11 @@ def target_of(binding_target: str) -> tuple[Resource, str]:
     return ("topic" if kind == "topic" else "exchange" if kind == "exchange" else "queue"), name
 
 
+def dead_letter_target_of(name: str) -> tuple[Resource, str]:
+    """A queue by its name, or `topic:NAME`: where dead letters go to, or are sent back to."""
+    return target_of(name) if name.startswith("topic:") else ("queue", name)
+
+
 def in_order(offsets: Sequence[OffsetToCommit], results: Sequence[OffsetResult]) -> list[OffsetResult]:
     """The results in the order of what they are about."""
     if [(one.topic, one.partition) for one in offsets] == [(one.topic, one.partition) for one in results]:

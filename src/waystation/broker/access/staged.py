@@ -61,6 +61,6 @@ class StagedAccess(Family):
         return [Staged(one.transactional_id, one.producer_id, one.epoch) for one in staged]
 
     def _check_prefix(self, field: str, prefix: str) -> None:
-        self._may_write(prefix)
+        self._broker.permissions.check_under(self._principal, "write", "transactional-id", prefix)
         if OWN_PREFIX.startswith(prefix) or prefix.startswith(OWN_PREFIX):
             raise Invalid(f"{field}: {prefix!r} would name transactions of the broker's own")

@@ -23,10 +23,16 @@ class StreamQueueAccess(Family):
     __slots__ = ()
 
     def find(self, topic: str) -> Topic | None:
-        """A topic, declared as a stream or not; None: there is none, or it is the broker's own."""
-        self._ask("describe", "topic", topic)
-        found = self._broker.topics.find(topic)
+        """A topic, declared as a stream or not; None: there is none, it is the broker's own, or the principal may not
+        see it."""
+        found = self._broker.topics.find(topic) if self._sees("topic", topic) else None
         return None if found is None or found.internal else found
+
+    def is_declared(self, topic: str, queue: str) -> bool:
+        """Whether there is a stream of this name, for one who may create a queue of it."""
+        self._ask("create", "queue", queue)
+        found = self._broker.topics.find(topic)
+        return found is not None and found.settings.stream
 
     def names(self) -> list[str]:
         """Topics that were declared as streams and that the principal may see, in order."""

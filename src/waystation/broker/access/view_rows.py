@@ -41,7 +41,7 @@ from waystation.admin.view_settings import Given as Given
 from waystation.admin.view_settings import SettingsOut as SettingsOut
 from waystation.admin.view_settings import SettingsQuery as SettingsQuery
 from waystation.admin.view_topics import TopicOut as TopicOut
-from waystation.broker.access.family import target_of
+from waystation.broker.access.family import dead_letter_target_of, target_of
 from waystation.broker.access.queries import convert, unknown
 from waystation.errors import NotFound, near_matches
 from waystation.health.health import Reason as Reason
@@ -105,7 +105,7 @@ def _named(resource: Resource, field: str) -> Callable[[Any], tuple[tuple[Resour
 
 
 def _dead_letter_target(row: view_dead_letters.DeadLetterPlace) -> tuple[tuple[Resource, str], ...]:
-    return (target_of(row.target) if row.target.startswith("topic:") else ("queue", row.target),)
+    return (dead_letter_target_of(row.target),)
 
 
 def _binding(row: view_routing.BindingView) -> tuple[tuple[Resource, str], ...]:
@@ -123,7 +123,7 @@ class Row(msgspec.Struct, Generic[Q], frozen=True):
     answer: Callable[[ManagedBroker, Q], Awaitable[Any] | Any]
     shown: Any  # what it answers, as a type; None: nothing
     asks: Asks = LOOK
-    also: Callable[[Q], tuple[Asks, ...]] = lambda _: ()
+    also: Callable[[Q], tuple[tuple[Operation, Resource, str], ...]] = lambda _: ()
     """What else has to be allowed for this query."""
     lists: tuple[Listed, ...] = ()
 
@@ -288,7 +288,7 @@ ACTIONS: dict[str, AnyRow] = {
         view_topics.alter_topic,
         view_topics.TopicOut,
         Asks("alter-configs", "topic", "topic"),
-        also=lambda query: () if query.partitions is None else (Asks("alter", "topic", "topic"),),
+        also=lambda query: () if query.partitions is None else (("alter", "topic", query.topic),),
     ),
     "cancel-delayed": Row(
         CancelDelayed,
@@ -312,6 +312,7 @@ ACTIONS: dict[str, AnyRow] = {
         lambda broker, query: view_dead_letters.redrive_in_background(broker, query.queue, query),
         view_dead_letters.JobStarted,
         Asks("read", "queue", "queue"),
+        also=lambda query: () if query.to is None else (("write", *dead_letter_target_of(query.to)),),
     ),
     "reset-group": Row(
         group_resetting.ResetGroup,

@@ -56,7 +56,7 @@ class ViewAccess(Family):
         if name != "*" or not row.lists:
             self._ask(row.asks.operation, row.asks.resource, name)
         for more in row.also(asked):
-            self._ask(more.operation, more.resource, more.name_in(asked))
+            self._ask(*more)
         answer = row.answer(self._broker, asked)
         if isinstance(answer, Awaitable):
             answer = await answer

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.errors import Invalid
+from waystation.errors import Invalid, NotAllowed
 from waystation.observe.events import event_logger
 from waystation.protocols.http.replies import encode_json
 
@@ -61,6 +61,10 @@ class LiveView:
         self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._tick)
         try:
             self._tell("overview", self._look())
+        except NotAllowed as error:
+            for viewer, outlet in list(self._viewers.items()):
+                self.discard(viewer)
+                outlet.finish(error)
         except Exception:
             logger.exception("live_view.failed", "the overview could not be made; it is retried")
 

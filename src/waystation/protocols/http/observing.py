@@ -17,6 +17,7 @@ FORMATS = ("text/plain; version=0.0.4; charset=utf-8", "application/openmetrics-
 
 
 async def live(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+    desk.access.cluster.check_describe()  # a stream that has begun cannot be refused any more
     return Stream(desk.live.viewer())
 
 

@@ -92,6 +92,7 @@ async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
     name, wanted = call.path["topic"], call.body or TopicIn()
     settings = wanted.settings if wanted.max_size is None else {**wanted.settings, MAX_SIZE: str(wanted.max_size)}
     status = 201
+    desk.access.reading.find(name)  # refused before it is made: the answer describes it
     try:
         replicas = WantedReplicas(wanted.replication_factor)
         await desk.access.create_topic(name, wanted.partitions or None, settings, replicas)

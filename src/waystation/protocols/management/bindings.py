@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from waystation.errors import NotAllowed
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
 from waystation.protocols.management import declaring
@@ -111,12 +112,20 @@ def _between(access: Access, ends: Ends) -> list[Binding]:
     names = access.names
     if not access.holds(ends.source) or not access.holds(ends.destination):
         return []
-    source = names.full(ends.source)
-    targets = [f"exchange:{names.full(ends.destination)}"]
-    if not ends.to_exchange:
-        targets = [f"queue:{names.full(ends.destination)}", f"topic:{names.topic(ends.destination)}"]
+    source, full = names.full(ends.source), names.full(ends.destination)
+    access.exchanges.find(source if ends.source else "")
     bindings_to = access.exchanges.bindings_to
-    return [binding for target in targets for binding in bindings_to(target) if binding.exchange == source]
+    if ends.to_exchange:
+        found = bindings_to(f"exchange:{full}")
+    else:
+        stream = access.stream_queues.find(names.topic(ends.destination))
+        found = [] if stream is None else bindings_to(f"topic:{stream.name}")
+        try:
+            found += bindings_to(f"queue:{full}")
+        except NotAllowed:
+            if stream is None:
+                raise
+    return [binding for binding in found if binding.exchange == source]
 
 
 async def list_between(api: Management, call: ApiCall) -> list[Shown]:

@@ -142,6 +142,8 @@ def _bindings(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
 
 async def import_all(api: Management, call: ApiCall) -> None:
     said = body_of(call)
+    if said.get("users") or said.get("permissions"):
+        api.access.users.check_alter()  # before anything is made
     for vhost in _objects(said, "vhosts"):
         name = text(vhost.get("name"), "vhosts.name")
         if not api.access.namespaces.exists(name):

@@ -55,6 +55,8 @@ async def aliveness(api: Management, call: ApiCall) -> Shown:
 
 async def _put_and_take(api: Management, access: Access) -> None:
     full = access.names.full(ALIVENESS_QUEUE)
+    access.admit_queue(full)
+    access.check_consume(full)
     await declaring.declare_queue(api, access, ALIVENESS_QUEUE, {})
     message = Message(b"test_message", exchange="", routing_key=ALIVENESS_QUEUE)
     await access.durable(access.put_each(full, [message]).receipt)

@@ -120,6 +120,10 @@ class PlainActions:
             "stats": self._stats,
         }
 
+    @property
+    def _owner(self) -> str:
+        return self._session.access.principal.name
+
     def perform(self, action: str, line: dict[str, Any], fill: Fill) -> None:
         """Does what the line says; raises Invalid, naming the field."""
         check_fields(line, ("action", "id", *FIELDS[action]), action)
@@ -148,13 +152,13 @@ class PlainActions:
     def _subscribe(self, line: dict[str, Any], fill: Fill) -> None:
         if "subscription" not in line:
             raise Invalid("Missing required field: 'subscription'")
-        subscription = PlainSubscription(line["subscription"])
+        subscription = PlainSubscription(line["subscription"], self._owner)
 
         def opened(failure: Failure | None) -> None:
             if failure is None:
                 fill({"status": "success", "error": None})
             else:
-                self._subscriptions.remove(subscription.id)
+                self._subscriptions.remove(subscription.owner, subscription.id)
                 fill(_failed(failure))
 
         self._subscriptions.add(subscription)
@@ -162,7 +166,7 @@ class PlainActions:
 
     def _unsubscribe(self, line: dict[str, Any], fill: Fill) -> None:
         id = text_of(line, "subscription_id")
-        if self._subscriptions.remove(id) is None:
+        if self._subscriptions.remove(self._owner, id) is None:
             raise NotFound(f"there is no subscription {id!r}")
         fill({"status": "success", "error": None})
 
@@ -170,7 +174,7 @@ class PlainActions:
         consumer_id = text_of(line, "consumer_id")
         count = count_of(line, "max_messages", 10, MAX_MESSAGES)
         wait_ms = count_of(line, "wait_ms", 0, 3_600_000, lowest=0)
-        subscriptions = self._subscriptions.of(consumer_id)
+        subscriptions = self._subscriptions.of(self._owner, consumer_id)
         if not subscriptions:
             fill({"status": "success", "messages": []})  # no error: nothing is subscribed to
             return

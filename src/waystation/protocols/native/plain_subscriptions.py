@@ -32,9 +32,10 @@ class Dropper(Protocol):
 class PlainSubscription:
     """What a client asked for; the same for all connections."""
 
-    __slots__ = ("auto_ack", "consumer_id", "id", "max_unacked", "pattern", "start", "users")
+    __slots__ = ("auto_ack", "consumer_id", "id", "max_unacked", "owner", "pattern", "start", "users")
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: Any, owner: str = "") -> None:
+        self.owner = owner
         if not isinstance(given, dict):
             raise Invalid("subscription: must be a JSON object")
         check_fields(given, FIELDS, "a subscription")
@@ -74,8 +75,9 @@ class PlainSubscriptions:
     """All of them, for all connections."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, PlainSubscription] = {}
-        self._by_consumer: dict[str, dict[str, PlainSubscription]] = {}
+        # By the user as well: nobody can end or use another's.
+        self._by_id: dict[tuple[str, str], PlainSubscription] = {}
+        self._by_consumer: dict[tuple[str, str], dict[str, PlainSubscription]] = {}
 
     @property
     def consumers(self) -> int:
@@ -87,27 +89,30 @@ class PlainSubscriptions:
         return sum(not subscription.users for subscription in self._by_id.values())
 
     def add(self, subscription: PlainSubscription) -> None:
-        if subscription.id not in self._by_id and len(self._by_id) >= MAX_SUBSCRIPTIONS:
+        key = subscription.owner, subscription.id
+        if key not in self._by_id and len(self._by_id) >= MAX_SUBSCRIPTIONS:
             raise Full(f"there are {MAX_SUBSCRIPTIONS} subscriptions already; unsubscribe some")
-        self.remove(subscription.id)
-        self._by_id[subscription.id] = subscription
-        self._by_consumer.setdefault(subscription.consumer_id, {})[subscription.id] = subscription
+        self.remove(subscription.owner, subscription.id)
+        self._by_id[key] = subscription
+        consumer = subscription.owner, subscription.consumer_id
+        self._by_consumer.setdefault(consumer, {})[subscription.id] = subscription
 
-    def remove(self, id: str) -> PlainSubscription | None:
+    def remove(self, owner: str, id: str) -> PlainSubscription | None:
         """Also ends it wherever it is in use."""
-        subscription = self._by_id.pop(id, None)
+        subscription = self._by_id.pop((owner, id), None)
         if subscription is None:
             return None
-        of_consumer = self._by_consumer[subscription.consumer_id]
+        consumer = owner, subscription.consumer_id
+        of_consumer = self._by_consumer[consumer]
         del of_consumer[id]
         if not of_consumer:
-            del self._by_consumer[subscription.consumer_id]
+            del self._by_consumer[consumer]
         for user in list(subscription.users):
             user.drop(subscription)
         return subscription
 
-    def of(self, consumer_id: str) -> list[PlainSubscription]:
-        return list(self._by_consumer.get(consumer_id, {}).values())
+    def of(self, owner: str, consumer_id: str) -> list[PlainSubscription]:
+        return list(self._by_consumer.get((owner, consumer_id), {}).values())
 
 
 def _auto_ack(said: Any, mode: str) -> bool:

@@ -192,6 +192,7 @@ def redrive(session: NativeSession, command: Redrive) -> Awaitable[RedriveAnswer
 
 
 async def create_topic(session: NativeSession, command: CreateTopic) -> TopicInfo:
+    session.access.reading.find(command.topic)  # refused before it is made: the answer describes it
     replicas = WantedReplicas(command.replication_factor)
     await session.access.create_topic(command.topic, command.partitions, command.settings, replicas)
     return session.access.reading.describe(command.topic)
