@@ -202,6 +202,7 @@ STORY: list[tuple[str, int] | Callable[[World], None]] = [
     ("pipeline delete {pipe} --yes", 1),
     ("pipeline graph {dir}/pipe.toml", 1),
     ("pipeline check --no-spark {dir}/wrong.toml", 1),
+    ("audit", 0),
     ("status", 1),
     ("cluster status", 1),
     ("cluster reassign --replication-factor 1", 0),

@@ -7,7 +7,8 @@ without a right about things that are not there. What must hold:
 - nobody is told to log in; who lacks a right is refused; who has all of them is not, and a superuser is not;
 - nothing has happened after a refusal (`Stage.state`);
 - a refusal is the same whether the thing exists or not, and names nothing that the request did not name;
-- lists have what the user may see, and nothing else.
+- lists have what the user may see, and nothing else;
+- the audit log has every refusal, and what a superuser has created, changed or deleted.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ from waystation.embedded import Station
 from waystation.message import Message
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespaces import Limits
+from waystation.security.audit import AuditEntry
 from waystation.security.credentials import verifiers_of
 from waystation.security.principals import Principal
 from waystation.security.rules import CLUSTER, Operation, Resource, Rule
+from waystation.security.topic_permissions import TopicPermission
 from waystation.security.users import User
 from waystation.world.memory_disk import MEMORY
 
 SECRET, ABSENT = "secret-", "absent-"
 """How everything in the broker is called, and how what is not there would be."""
 PASSWORD = "correct horse"
+CHANGING = {"create", "delete", "alter", "alter-configs"}
 ALICE, ADMIN, BOB = "alice", "root", "secret-bob"
 
 
@@ -71,6 +75,7 @@ class Row:
     anybody: bool = False  # answered before a login, too
     compare: bool = True  # with the answer about what is not there
     either: str = ""  # rights that do in the place of all others
+    quiet: bool = False  # the right is asked for, and nothing is changed
     before: str = ""  # a right that what has to be done first needs; it is always there
 
     @property
@@ -96,6 +101,15 @@ class Stage:
         self.station = station
         self.broker = broker
         self.always: list[Rule] = []
+        self.audited: list[AuditEntry] = []
+        broker.audit._admits = lambda *_: True  # type: ignore[method-assign]  # a matrix is a flood of refusals
+        note = broker.audit._note
+
+        def noted(*about: Any, **more: Any) -> None:
+            note(*about, **more)
+            self.audited.append(broker.audit._waiting[-1])
+
+        broker.audit._note = noted  # type: ignore[method-assign]
         self.addresses = dict(station.addresses)
         self.admin: Access = broker.access(Principal(ADMIN, superuser=True), "/", broker.meters.native)
 
@@ -115,6 +129,8 @@ class Stage:
                 await broker.topics.delete(name)
             if name in broker.queues:
                 await broker.queues.delete(name)
+            if broker.topic_queues.find(name) is not None:
+                await broker.topic_queues.delete(name)
             if broker.routing.find(name) is not None:
                 await broker.routing.delete_exchange(name)
             if name in broker.namespaces.names():
@@ -151,6 +167,7 @@ class Stage:
         if BOB not in broker.users:
             await broker.users.add(BOB, User())
         await broker.permissions.add([Rule(f"User:{BOB}", "read", "namespace", "/")])
+        await broker.topic_permissions.set(TopicPermission(BOB, "/", "secret-events", "x", "x"))
         await broker.permissions.remove([Rule(f"User:{BOB}", "read", "topic", "new")])
 
     def state(self) -> str:
@@ -172,6 +189,7 @@ class Stage:
                 broker.policies.listing(),
                 [(name, broker.users.find(name)) for name in broker.users.names()],
                 broker.permissions.rules(),
+                broker.topic_permissions.listing(),
                 broker.groups.fetch_offsets("secret-group"),
                 [one.group_id for one in broker.groups.list_groups()],
                 broker.settings.text("log.cleaner.backoff.ms"),
@@ -223,7 +241,22 @@ class Walk:
 
     async def _case(self, stage: Stage, who: str | None, verb: str, row: Row, names: str = SECRET) -> Told:
         self.cases += 1
-        return await self._ask(stage, who, verb.partition(" #")[0], row, names)
+        stage.audited.clear()
+        told = await self._ask(stage, who, verb.partition(" #")[0], row, names)
+        if told.kind == "refused" and who is not None:
+            self._expect(stage, verb, who, "refusal", "refused")
+        elif any(one.kind == "refusal" for one in stage.audited):
+            self.wrong.append(f"{verb}, {who}: {told.kind}, and the audit log says refused: {stage.audited}")
+        return told
+
+    def _expect(self, stage: Stage, verb: str, who: str, kind: str, result: str) -> None:
+        """The audit log says it of this user, at this address, by this protocol."""
+        for one in stage.audited:
+            if (one.kind, one.user, one.host) == (kind, f"User:{who}", "127.0.0.1") and one.result == result:
+                if one.protocol not in ("http", "native", "amqp") or not one.operation or not one.resource:
+                    self.wrong.append(f"{verb}: the audit log says too little: {one}")
+                return
+        self.wrong.append(f"{verb}, {who}: the audit log has no {kind}: {stage.audited}")
 
     async def _walk(self, stage: Stage, verb: str, row: Row) -> None:
         stage.always = rights_of(row.before)
@@ -247,9 +280,10 @@ class Walk:
             await stage.allow(rules)
             await stage.prepare()
             told = await self._case(stage, who, verb, row)
-            expected = ("failed",) if row.fails else ("done",)
-            if told.kind not in expected:
+            if told.kind != ("failed" if row.fails else "done"):
                 self.wrong.append(f"{verb}, {who} with {row.rights or 'no right'}: {told}")
+            if CHANGING & {one.operation for one in needed} and told.kind == "done" and not row.quiet:
+                self._expect(stage, verb, who, "change", "ok")
         if row.shows:
             await self._shows(stage, verb, row, told.text)
 

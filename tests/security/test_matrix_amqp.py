@@ -21,7 +21,7 @@ ENTER = "read namespace /"
 READ_Q, DESCRIBE_Q = "read queue jobs", "describe queue jobs"
 Q, E = commands.Queue, commands.Exchange
 B, C, T = commands.Basic, commands.Channel, commands.Tx
-STREAM = {"x-queue-type": "stream"}
+STREAM: Any = {"x-queue-type": "stream"}
 
 
 def rows() -> dict[str, Row]:

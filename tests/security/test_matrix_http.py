@@ -36,7 +36,8 @@ LOOK, OPERATE = "describe cluster", "alter cluster"
 HTTP: dict[str, Row] = {
     "PUT /v1/queues/{queue}": Row("create queue jobs; describe queue jobs", Sent({}, "alter=true")),
     "PUT /v1/queues/{queue} #with dead letters": Row(
-        "create queue jobs; read queue jobs; write queue dead", Sent({"dead_letter": "secret-dead"})
+        "create queue new; read queue new; write queue dead",
+        Sent({"queue": "secret-new", "dead_letter": "secret-dead"}),
     ),
     "DELETE /v1/queues/{queue}": Row("delete queue jobs"),
     "POST /v1/queues/{queue}/messages": Row("write queue jobs", MESSAGE),
@@ -78,7 +79,9 @@ HTTP: dict[str, Row] = {
     "POST /v1/subscriptions/stream #a pattern": Row(
         "read topic orders…", Sent(None, "topic=secret-orders.*")
     ),
-    "PUT /v1/exchanges/{exchange}": Row("create exchange events; describe exchange events", Sent({"kind": "direct"})),
+    "PUT /v1/exchanges/{exchange}": Row(
+        "create exchange new; describe exchange new", Sent({"exchange": "secret-new", "kind": "direct"})
+    ),
     "GET /v1/exchanges/{exchange}": Row("describe exchange events"),
     "DELETE /v1/exchanges/{exchange}": Row("delete exchange events"),
     "POST /v1/exchanges/{exchange}/bindings": Row("read exchange events; write queue jobs", Sent(BINDING)),
@@ -139,6 +142,7 @@ HTTP: dict[str, Row] = {
     "POST /v1/users": Row(OPERATE, Sent({"user": "secret-new", "password": "first"})),
     "PUT /v1/users/{user}/password": Row(OPERATE, Sent({"password": "second"})),
     "DELETE /v1/users/{user}": Row(OPERATE),
+    "GET /v1/audit": Row("read topic =__audit"),
     "GET /v1/acls": Row(LOOK),
     "POST /v1/acls": Row(OPERATE, Sent({"acls": [RULE]})),
     "POST /v1/acls/remove": Row(OPERATE, Sent({"acls": [RULE]})),
@@ -217,15 +221,17 @@ MANAGEMENT: dict[str, Row] = {
     ),
     "DELETE /api/permissions/{vhost}/{user}": Row(f"{OPERATE}; {ENTER}"),
     "GET /api/vhosts/{vhost}/permissions": Row(WHO_MAY),
-    "GET /api/vhosts/{vhost}/topic-permissions": Row(LOOK),
+    "GET /api/vhosts/{vhost}/topic-permissions": Row(WHO_MAY),
     "GET /api/topic-permissions": Row(LOOK),
-    "GET /api/topic-permissions/{vhost}/{user}": Row(LOOK),
-    "PUT /api/topic-permissions/{vhost}/{user}": Row(OPERATE, fails=True),
-    "DELETE /api/topic-permissions/{vhost}/{user}": Row(OPERATE, fails=True),
+    "GET /api/topic-permissions/{vhost}/{user}": Row(WHO_MAY),
+    "PUT /api/topic-permissions/{vhost}/{user}": Row(
+        f"{OPERATE}; {ENTER}", Sent({"exchange": "secret-events", "write": "a", "read": "b"})
+    ),
+    "DELETE /api/topic-permissions/{vhost}/{user}": Row(f"{OPERATE}; {ENTER}"),
     "GET /api/user-limits": Row(LOOK),
     "GET /api/user-limits/{user}": Row(LOOK),
-    "PUT /api/user-limits/{user}/{limit}": Row(OPERATE, Sent({"value": 5}), fails=True),
-    "DELETE /api/user-limits/{user}/{limit}": Row(OPERATE, fails=True),
+    "PUT /api/user-limits/{user}/{limit}": Row(OPERATE, Sent({"limit": "max-channels", "value": 5})),
+    "DELETE /api/user-limits/{user}/{limit}": Row(OPERATE, Sent({"limit": "max-channels"})),
     "GET /api/vhosts": Row(shows="describe namespace shop"),
     "GET /api/vhosts/{vhost}": Row("describe namespace shop", Sent({"vhost": "secret-shop"})),
     "PUT /api/vhosts/{vhost}": Row("create namespace new", Sent({"vhost": "secret-new"})),
@@ -301,7 +307,7 @@ MANAGEMENT: dict[str, Row] = {
     "DELETE /api/policies/{vhost}/{policy}": Row(
         "alter namespace shop", Sent({"vhost": "secret-shop"})
     ),
-    "GET /api/definitions": Row(OPERATE),
+    "GET /api/definitions": Row(OPERATE, quiet=True),
     "POST /api/definitions": Row(
         "describe namespace new; create namespace new; alter cluster",
         Sent({"vhosts": [{"name": "secret-new"}], "users": [{"name": "secret-bob", "tags": ""}]}),

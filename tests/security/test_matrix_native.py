@@ -131,6 +131,7 @@ COMMANDS: dict[str, Row] = {
 }  # fmt: skip
 
 VIEW_ROWS: dict[str, Row] = {
+    "audit": Row("read topic =__audit"),
     "acls": Row(LOOK),
     "overview": Row(LOOK),
     "history": Row(LOOK),

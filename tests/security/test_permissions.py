@@ -220,3 +220,40 @@ def test_tags_show_the_broker_and_no_message(tmp_path: Path) -> None:
         assert not allows(boss, "read", "queue", "jobs")
 
     with_users(tmp_path, story, watcher=User(tags=("monitoring",)), boss=User(tags=("administrator",)))
+
+
+def test_a_publisher_that_is_remembered_is_asked_again_when_anything_has_changed(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        asked = 0
+        real = broker.permissions.check
+
+        def check(principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+            nonlocal asked
+            asked += 1
+            real(principal, operation, resource, name)
+
+        broker.permissions.check = check  # type: ignore[method-assign]
+        await broker.topics.create("shop.orders", 1)
+        rule = Rule("User:alice", "write", "topic", "shop.orders")
+        own = Rule("User:alice", "write", "topic", "shop.orders", allow=False, namespace="/")
+        await broker.permissions.add([rule, own])
+        alice = access(broker)
+        with pytest.raises(NotAllowed):
+            alice.publish("shop.orders", [Message(b"x")])
+        await broker.namespaces.create("shop")  # now it is a topic of this namespace, for which nothing denies it
+        asked = 0
+        for _ in range(10):
+            alice.publish("shop.orders", [Message(b"x")])
+        assert asked == 1
+        await broker.namespaces.delete("shop")
+        if "shop.orders" not in broker.topics:
+            await broker.topics.create("shop.orders", 1)
+        with pytest.raises(NotAllowed):
+            alice.publish("shop.orders", [Message(b"x")])
+        await broker.permissions.remove([own])
+        alice.publish("shop.orders", [Message(b"x")])
+        await broker.permissions.remove([rule])
+        with pytest.raises(NotAllowed):
+            alice.publish("shop.orders", [Message(b"x")])
+
+    with_users(tmp_path, story)

@@ -128,10 +128,3 @@ def test_users_and_permissions_are_made_changed_and_deleted(server: Server) -> N
     api("PUT", "/users/carol", {"password": "other", "tags": ""})
     assert api("GET", "/permissions/shop/carol").status == 404, "a new one has nothing of the old one's"
     assert api("DELETE", "/users/carol").status == 204
-
-
-def test_what_there_is_not_is_said(server: Server) -> None:
-    api = Api(server)
-    assert api("PUT", f"/topic-permissions/shop/{APP}", {"exchange": "", "write": ".*", "read": ".*"}).status == 400
-    assert api("PUT", f"/user-limits/{APP}/max-connections", {"value": 1}).status == 400
-    assert api("GET", "/user-limits").json == api("GET", "/topic-permissions").json == []

@@ -22,6 +22,13 @@ class OpenPermissions(Permissions):
     async def settle(self) -> None:
         pass
 
+    @property
+    def enforced(self) -> bool:
+        return False
+
+    def tell_refusal(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+        pass
+
     def is_superuser(self, principal: Principal) -> bool:
         return False
 

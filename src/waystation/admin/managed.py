@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from waystation.health.resource_alarms import ResourceAlarms
     from waystation.health.sampling import Sampling
     from waystation.queues.dead_letters import DeadLetters
+    from waystation.security.audit import Audit
     from waystation.security.authenticator import Authenticator
     from waystation.security.permissions import Permissions
     from waystation.security.users import Users
@@ -53,6 +54,7 @@ class ManagedBroker(Core, Protocol):
     lags: Lags
     jobs: Jobs
     policies: Policies
+    audit: Audit
     users: Users
     authenticator: Authenticator
     permissions: Permissions

@@ -71,6 +71,11 @@ async def remove_acls(broker: ManagedBroker, asked: ChangeAcls) -> AclsChanged:
     return AclsChanged(there - len(broker.permissions.rules()))
 
 
+def described(asked: ChangeAcls) -> str:
+    """For the audit log."""
+    return "; ".join(describe(_rule(acl)) for acl in asked.acls[:20])
+
+
 def _shown(rule: Rule) -> Acl:
     return msgspec.convert(rule, Acl, from_attributes=True)
 

@@ -41,9 +41,11 @@ from waystation.queues.queues import Queues
 from waystation.queues.shard.shards import Shards
 from waystation.routing.namespaces import Namespaces
 from waystation.routing.routing import Routing
-from waystation.security.authenticator import Authenticator
+from waystation.security.audit import Audit
+from waystation.security.authenticator import Authenticator, Login
 from waystation.security.permissions import Permissions
 from waystation.security.principals import Principal
+from waystation.security.topic_permissions import TopicPermissions
 from waystation.security.users import User, Users
 from waystation.security.whereabouts import Whereabouts
 from waystation.share.admin import SharedAdmin
@@ -172,7 +174,7 @@ class Broker:
         self.admission = Admission(settings, world.handles, world.clock)
         self.jobs = Jobs(world)
         self.group_history = GroupHistory(world.clock)
-        self.namespaces = Namespaces(self)
+        self.namespaces: Namespaces = Namespaces(self)
         self.follower.follow(self.namespaces)
         self.permissions: Permissions = Permissions(
             catalog,
@@ -184,6 +186,18 @@ class Broker:
         )
         self.follower.follow(self.permissions)
         self.authenticator.subscribe_changes(self.permissions.refresh)
+        self.topic_permissions = TopicPermissions(catalog, self.follower)
+        self.follower.follow(self.topic_permissions)
+        self.audit = Audit(
+            world,
+            settings,
+            self.topics,
+            self.messages,
+            enforced=lambda: self.permissions.enforced,
+            alone=node is None,
+        )
+        self.permissions.subscribe_refusals(self.audit.refused)
+        self.authenticator.subscribe_logins(self._logged_in)
         self.open_consumers = OpenConsumers(self.permissions)
         self.resource_alarms: ResourceAlarms = ResourceAlarms(self)
         self.readers = Readers(self.world.offload)
@@ -284,6 +298,7 @@ class Broker:
         self.runtime_settings.load(self.catalog)
         self.users.load()
         self.permissions.load()
+        self.topic_permissions.load()
         for name, text in self.settings.ignored.items():
             logger.warning(
                 "setting.ignored",
@@ -363,6 +378,7 @@ class Broker:
         self.queues.subscribe_deletions(self.routing.on_queue_deleted)
         self.queues.subscribe_leads(self.routing.on_names_changed)
         self.permissions.subscribe_changes(self.routing.on_names_changed)  # publishers remember what they may
+        self.topic_permissions.subscribe_changes(self.routing.on_names_changed)
         if self.member is None:
             self.transactions.recover()
         self.shared = SharedGroups(
@@ -417,6 +433,7 @@ class Broker:
         self.dead_letters.start()
         self.delayed.start()
         self.housekeeping.start()
+        self.audit.start()
         self.resource_alarms.start()
 
     def _own_topics(self) -> list[InternalTopic]:
@@ -452,6 +469,9 @@ class Broker:
         removed = name if user is None else None
         asyncio.get_running_loop().call_later(LAST_ANSWER_S, self._end_connections, removed)
 
+    def _logged_in(self, login: Login) -> None:
+        self.audit.login(login.user, login.host, login.protocol, login.mechanism, failure=login.failure)
+
     def _end_connections(self, removed: str | None) -> None:
         closed = self.authenticator.required
         for connection in self.connections:
@@ -473,6 +493,7 @@ class Broker:
         if self.member is not None:
             await self.member.hand_over()
             self.member.step_down()
+        await self.audit.stop()
         await self.sampling.stop()
         await self.lags.stop()
         await self.jobs.stop()
@@ -480,6 +501,7 @@ class Broker:
         await self.namespaces.settle()
         await self.users.settle()
         await self.permissions.settle()
+        await self.topic_permissions.settle()
         await self.policies.stop()
         await self.runtime_settings.settle()
         await self.topics.settle()

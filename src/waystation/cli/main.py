@@ -46,6 +46,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("waystation.cli.doctor", "look whether this machine is fit for a broker"),
     "tls": ("waystation.cli.tls", "create certificates for trying out TLS"),
     "acls": ("waystation.cli.acls", "add, list and remove rules: who may do what to what"),
+    "audit": ("waystation.cli.audit", "show who logged in, who was refused, and who changed what"),
     "users": ("waystation.cli.users", "add, list and remove users, and change their passwords"),
     "completion": ("waystation.cli.completion", "print a script that completes commands in your shell"),
     "lost": ("waystation.cli.lost", "list, restore and delete topics that the catalog does not know"),

@@ -86,6 +86,8 @@ class Namespaces:
         self.byte_limits: dict[str, int] = {}
         """Of the namespaces that have one."""
         self._revisions: dict[str, int] = {}
+        self.version = 0
+        """Another one: a name may be of another namespace than before."""
         self._changes = Changes()
         self._on_delete: list[OnDelete] = []
 
@@ -297,6 +299,7 @@ class Namespaces:
 
     def _take(self, name: str, namespace: Namespace, revision: int) -> None:
         new = name not in self._revisions
+        self.version += new
         self._known[name] = namespace
         self._revisions[name] = revision
         if new:
@@ -307,6 +310,7 @@ class Namespaces:
         """Who deletes a namespace empties it first; what is of this broker alone goes here."""
         if self._revisions.pop(name, None) is None:
             return
+        self.version += 1
         self._known.pop(name, None)
         self._queues.pop(name, None)
         self._end_connections(name)

@@ -53,6 +53,16 @@ class LoginPeer(msgspec.Struct, frozen=True):
     certificate: Principal | None = None
 
 
+class Login(msgspec.Struct, frozen=True):
+    """A login, or one that failed, for who keeps account of them."""
+
+    user: str
+    host: str
+    protocol: str
+    mechanism: str
+    failure: str = ""
+
+
 class Authenticator:
     """One per broker."""
 
@@ -71,6 +81,7 @@ class Authenticator:
         self._directory = _Directory(users, self.principal)
         self._sealed = False
         self._on_change: list[Callable[[], None]] = []
+        self._on_login: list[Callable[[Login], None]] = []
         self._tokens = _tokens(settings, world)
 
     # -- what is offered --------------------------------------------------------------------------------------------
@@ -217,6 +228,7 @@ class Authenticator:
         if isinstance(outcome, Done):
             self._failures.succeeded(peer.host)
             self._meters.logins.succeeded(peer.protocol)
+            self._tell(Login(str(outcome.principal), peer.host, peer.protocol, mechanism))
             return
         await self.refuse(outcome, mechanism, peer)
 
@@ -234,8 +246,23 @@ class Authenticator:
             client=peer.host,
             reason=failure.reason,
         )
+        user = failure.user or "?"
+        self._tell(Login(f"User:{user[:60]}", peer.host, peer.protocol, mechanism[:20], failure.reason))
         if pause_s:
             await asyncio.sleep(pause_s)
+
+    def certified(self, principal: Principal, peer: LoginPeer) -> Principal:
+        """A connection's client certificate is its login: the principal, at its address."""
+        self._tell(Login(str(principal), peer.host, peer.protocol, "certificate"))
+        return principal.at(peer.host, peer.protocol)
+
+    def subscribe_logins(self, callback: Callable[[Login], None]) -> None:
+        """`callback` is told of every login, and of those that failed; not of repeated ones by HTTP."""
+        self._on_login.append(callback)
+
+    def _tell(self, login: Login) -> None:
+        for callback in self._on_login:
+            callback(login)
 
     def session_ms(self, done: Done) -> int:
         """How long a Kafka client may go on before it has to log in again (KIP-368); 0: as long as it likes."""
@@ -250,7 +277,7 @@ def _from(outcome: Outcome, peer: LoginPeer) -> Outcome:
     """With the address that the principal is at: rules may ask for it."""
     if not isinstance(outcome, Done):
         return outcome
-    return replace(outcome, principal=outcome.principal.at(peer.host))
+    return replace(outcome, principal=outcome.principal.at(peer.host, peer.protocol))
 
 
 class _Directory:

@@ -52,6 +52,8 @@ that denies it is stronger."""
 Whereabouts = Callable[[Resource, str], tuple[str, str, str]]
 """(namespace, name in it, full name) of a resource, by the name that the broker knows it by."""
 
+OnRefusal = Callable[[Principal, Operation, Resource, str], None]
+
 _rule = msgspec.json.Decoder(Rule)
 
 
@@ -111,6 +113,7 @@ class Permissions:
         self.version = 0
         """Another one: what somebody remembers of earlier answers may be wrong by now."""
         self._on_change: list[Callable[[], None]] = []
+        self._on_refusal: list[OnRefusal] = []
         users.subscribe_changes(lambda name, user: self.refresh())
 
     def load(self) -> None:
@@ -132,6 +135,10 @@ class Permissions:
         """`callback` is called when answers may be others than before."""
         self._on_change.append(callback)
 
+    def subscribe_refusals(self, callback: OnRefusal) -> None:
+        """`callback` is told whenever somebody is refused something; not of what lists leave out."""
+        self._on_refusal.append(callback)
+
     async def settle(self) -> None:
         """Returns when no change is under way: before the broker stops."""
         await self._changes.settle()
@@ -146,7 +153,7 @@ class Permissions:
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
         """Raises a `refusal` if the principal may not."""
         if not self._open and not self._allows(principal, operation, resource, name):
-            raise refusal(principal, operation, resource, name)
+            raise self._refusal(principal, operation, resource, name)
 
     def allows(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> bool:
         """The same as an answer: lists leave out what the principal may not see."""
@@ -155,7 +162,16 @@ class Permissions:
     def check_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> None:
         """Raises a `refusal` if there may be something whose name begins so with which the principal may not."""
         if not self._open and not self.allows_under(principal, operation, resource, prefix):
-            raise refusal(principal, operation, resource, f"{prefix}*")
+            raise self._refusal(principal, operation, resource, f"{prefix}*")
+
+    def _refusal(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> NotAllowed:
+        self.tell_refusal(principal, operation, resource, name)
+        return refusal(principal, operation, resource, name)
+
+    def tell_refusal(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+        """Somebody was refused something, for who keeps account of it."""
+        for callback in self._on_refusal:
+            callback(principal, operation, resource, name)
 
     def allows_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> bool:
         judge = None if self._open else self._judge(principal)

@@ -18,9 +18,12 @@ class Principal(msgspec.Struct, frozen=True):
     host: str = "*"
     """The address that it logged in from; `*`: not known, or of no matter."""
 
-    def at(self, host: str) -> Principal:
-        """The same, at this address."""
-        return replace(self, host=host)
+    protocol: str = ""
+    """By which it logged in."""
+
+    def at(self, host: str, protocol: str = "") -> Principal:
+        """The same, at this address, by this protocol."""
+        return replace(self, host=host, protocol=protocol)
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"

@@ -9,7 +9,7 @@
 Streams and queues on topics are topics to the rules, so that each expression is a rule about topics as well. Whoever
 has any permission in a virtual host may enter it, which is the right to read the namespace.
 
-A topic permission limits the routing keys of one topic exchange. There are none here: routing keys are no resource.
+A topic permission limits the routing keys of one topic exchange: see `topic_permissions.py`.
 
 What must hold: permissions that were set are told again as they were. Other rules of a user are told as the expression
 that comes to the same, if there is one: literal names and prefixes are; what denies, and what holds for one address, is

@@ -74,10 +74,10 @@ def check_rule(rule: Rule) -> None:
     if max(len(rule.principal), len(rule.name), len(rule.host), len(rule.namespace)) > MAX_NAME:
         raise Invalid(f"names in a rule have {MAX_NAME} characters at most")
     if rule.match == "regex":
-        _searching(rule.name)  # raises InvalidPattern
+        searching(rule.name)  # raises InvalidPattern
 
 
-def _searching(pattern: str) -> Regex:
+def searching(pattern: str) -> Regex:
     """Found anywhere in the name, as RabbitMQ does it, unless it says where; an empty one is found in no name."""
     return Regex(f"(?:.|\n)*(?:{pattern or '^$'})(?:.|\n)*")
 
@@ -100,7 +100,7 @@ class _Names:
             elif rule.match == "prefixed":
                 self.prefixes.append((rule.namespace, rule.name))
             else:
-                self.expressions.append((rule.namespace, _searching(rule.name)))
+                self.expressions.append((rule.namespace, searching(rule.name)))
 
     def match(self, namespace: str, name: str, full: str) -> bool:
         here = ((ANY, full), (namespace, name))

@@ -36,6 +36,8 @@ SECRET_BYTES = 32
 MAX_USERS = 100_000
 MAX_USER_BYTES = 16 * 1024
 NAME = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
+USER_LIMITS = ("max-connections", "max-channels")
+"""As RabbitMQ calls them."""
 RESERVED = frozenset({"ANONYMOUS", "*", "broker", "local", "http-token"})
 
 
@@ -48,6 +50,7 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
     groups: tuple[str, ...] = ()
     namespace: str = "/"
     created_ms: int = 0
+    limits: dict[str, int] = {}  # max-connections, max-channels
 
 
 OnChange = Callable[[str, User | None], None]
@@ -199,6 +202,9 @@ def encoded(name: str, user: User) -> bytes:
         raise Invalid(
             f"{name[:80]!r} cannot be a user's name: use 1 to 128 characters, no slash, no control characters"
         )
+    for limit, most in user.limits.items():
+        if limit not in USER_LIMITS or most < 0:
+            raise Invalid(f"{limit[:60]!r} = {most}: a user's limits are {', '.join(USER_LIMITS)}, from 0 on")
     for verifier in user.verifiers:
         credentials.read(verifier)
     value = msgspec.json.encode(user)

@@ -74,5 +74,7 @@ class Routes:
                 queues.update(dict.fromkeys(found[0]))
                 topics.update(dict.fromkeys(found[1]))
             return tuple(queues), tuple(topics)
+        for key in more:
+            self._access.check_key("write", self._access.names.full(target.exchange), key)
         routed = self._table.route_all(self._access.names.full(target.exchange), (target.key, *more), message)
         return tuple(routed[0]), tuple(routed[1])

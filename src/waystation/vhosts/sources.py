@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from waystation.broker.access.types import DEFAULT, EXCHANGE_TARGET, Feed, Names, TopicQueueSettings
-from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound, WaystationError
+from waystation.errors import AlreadyExists, Conflict, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
 from waystation.vhosts.streams import (
     FOREVER,
@@ -208,14 +208,12 @@ class Sources:
         """None: an ordinary queue, or nothing at all."""
         full = self._names.full(name)
         topic = self._access.stream_queues.find(self._names.topic(name))
-        try:
+        queue = None
+        if topic is None or self._access.sees_queue(full):
+            # Who may not see queues of this name may read the topic all the same.
             if self._access.queue_exists(full):
                 return None
             queue = self._access.topic_queues.find(full)
-        except NotAllowed:
-            if topic is None:
-                raise
-            queue = None  # who may not see queues of this name may read the topic all the same
         if queue is not None:
             return TopicQueueSource(self._access, name, queue)
         if topic is None or self.hides(topic.name):

@@ -33,7 +33,7 @@ class Refuses(OpenPermissions):
 
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
         if (operation, resource) in self._rules:
-            raise NotAllowed(f"{principal.name} may not {operation} {resource} {name!r}")
+            raise NotAllowed(f"{principal.name} may not {operation} {resource} {name!r}", resource)
 
 
 def with_rules(rules: tuple[Rule, ...], work: Callable[[Broker, SimConnection], Awaitable[None]]) -> None:

@@ -72,6 +72,7 @@ class Tour:
         yield "DELETE", "/v1/users/{user}", lambda: http("DELETE", f"/v1/users/{user}")
         rules = {"acls": [{"principal": f"User:{user}", "operation": "read", "resource": "topic", "name": "tour"}]}
         yield "POST", "/v1/acls", lambda: http("POST", "/v1/acls", rules)
+        yield "GET", "/v1/audit", lambda: http("GET", "/v1/audit")
         yield "GET", "/v1/acls", lambda: http("GET", "/v1/acls")
         yield "POST", "/v1/acls/remove", lambda: http("POST", "/v1/acls/remove", rules)
 

@@ -52,6 +52,7 @@ BODY = {
     "users": ["guest"],
     "tags": "",
     "configure": ".*",
+    "exchange": "events",
     "write": ".*",
     "read": ".*",
 }

@@ -17,8 +17,8 @@ here: it was admitted when it was published. On the loop's thread only; the face
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from waystation.broker.access.family import dead_letter_target_of, target_of
@@ -31,7 +31,7 @@ from waystation.broker.access.subscriptions import SubscriptionAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.transactions import TransactionAccess
 from waystation.cluster.placing import BY_DEFAULT, WantedReplicas
-from waystation.errors import DeletionDisabled, ResourceAlarm
+from waystation.errors import DeletionDisabled, NotAllowed, ResourceAlarm
 from waystation.log.batch import Header, read_header
 from waystation.log.log import Appended
 from waystation.message import Message, Run
@@ -80,8 +80,20 @@ if TYPE_CHECKING:
     from waystation.cluster.view import ClusterView
     from waystation.health.resource_alarms import ResourceAlarms
     from waystation.observe.meters import ProtocolMeter
+    from waystation.routing.namespaces import Namespaces
     from waystation.topics.partition import Partition
     from waystation.topics.topics import Topic
+
+
+T = TypeVar("T")
+
+
+MOST_REMEMBERED = 1_000
+"""Topics, queues and exchanges that a session remembers it may write to."""
+
+
+_NEVER = (-1, -1)
+_NOTHING: set[tuple[Resource, str]] = set()
 
 
 class KnownQueue(NamedTuple):
@@ -107,9 +119,9 @@ class Access:
     """Made by `Broker.access`."""
 
     __slots__ = (
-        "_alarms", "_broker", "_groups", "_permissions", "_reading", "_shares", "_subscriptions", "_topics",
-        "_transactions", "check_batch", "check_batch_here", "checked_batch", "durable", "meter", "names",
-        "namespace", "principal", "waits", "when_durable", "when_each_durable",
+        "_alarms", "_allowed", "_asked_at", "_broker", "_groups", "_namespaces", "_permissions", "_reading",
+        "_shares", "_subscriptions", "_topics", "_transactions", "check_batch", "check_batch_here", "checked_batch",
+        "durable", "meter", "names", "namespace", "principal", "waits", "when_durable", "when_each_durable",
     )  # fmt: skip
 
     def __init__(
@@ -126,6 +138,9 @@ class Access:
         self.when_durable = broker.durability.when_durable
         self.when_each_durable = broker.durability.when_each_durable
         self.names = Names(namespace)
+        self._namespaces: Namespaces = broker.namespaces
+        self._asked_at = _NEVER
+        self._allowed: set[tuple[Resource, str]] = _NOTHING  # not changed: another one is made for the first
         # The check of a batch that `append` takes, as it is: it is called for each.
         self.check_batch = broker.publishing.check
         self.check_batch_here = broker.publishing.check_here
@@ -153,19 +168,46 @@ class Access:
 
     def admit_queue(self, queue: str) -> None:
         """Raises what a publish to the queue would be refused with before the queue is asked."""
-        self._permissions.check(self.principal, "write", "queue", queue)
+        self._may_write("queue", queue)
         if self._alarms.on and not self.waits:
             self._check_room(self._broker.namespaces.of(queue), f"queue {queue!r}")
 
     def admit_topic(self, topic: str) -> None:
-        self._permissions.check(self.principal, "write", "topic", topic)
+        self._may_write("topic", topic)
         if self._alarms.on and not self.waits:
             self._check_room(self._broker.namespaces.of_topic(topic), f"topic {topic!r}")
 
     def admit_exchange(self, exchange: str) -> None:
-        self._permissions.check(self.principal, "write", "exchange", exchange)
+        self._may_write("exchange", exchange)
         if self._alarms.on and not self.waits:
             self._check_room(self._broker.namespaces.of(exchange), f"exchange {exchange!r}")
+
+    def _may_write(self, resource: Resource, name: str) -> None:
+        """Raises if the principal may not. A publisher that was allowed is asked about again when rules, users or
+        namespaces have changed: it asks for every batch, and looking through rules takes microseconds."""
+        now = (self._permissions.version, self._namespaces.version)
+        if now == self._asked_at and (resource, name) in self._allowed:
+            return
+        self._permissions.check(self.principal, "write", resource, name)
+        if now != self._asked_at or len(self._allowed) >= MOST_REMEMBERED:
+            self._asked_at = now
+            self._allowed = set()
+        self._allowed.add((resource, name))
+
+    def check_key(self, way: Literal["write", "read"], exchange: str, key: str) -> None:
+        """Raises NotAllowed where a topic permission of the user does not let it use this routing key."""
+        broker = self._broker
+        if not broker.topic_permissions or not self._permissions.enforced:
+            return
+        found = broker.routing.find(exchange)
+        if found is None or found.settings.kind != "topic" or self._permissions.is_superuser(self.principal):
+            return
+        namespace, local = broker.namespaces.of(exchange), broker.namespaces.local(exchange)
+        if not broker.topic_permissions.allows(self.principal.name, namespace, local, way, key):
+            self._permissions.tell_refusal(self.principal, way, "exchange", exchange)
+            raise NotAllowed(
+                f"{self.principal} may not {way} with routing key {key[:255]!r} in exchange {local!r}", "exchange"
+            )
 
     def admit_default(self, key: str) -> bool:
         """For one who publishes to the default exchange of the namespace: raises unless it may write to that exchange,
@@ -187,6 +229,14 @@ class Access:
         reason = self._alarms.reason(namespace)
         if reason is not None:
             raise ResourceAlarm(f"{what} accepts no messages now: {reason}. Publish again later")
+
+    async def _changing(self, operation: str, resource: str, name: str, work: Awaitable[T], detail: str = "") -> T:
+        """Awaits a change, and notes in the audit log how it ended."""
+        return await self._broker.audit.change(self.principal, operation, resource, name, work, detail)
+
+    def sees_queue(self, queue: str) -> bool:
+        """Whether the principal may see it, if it is there; it is not refused anything by being asked."""
+        return self._sees("queue", queue)
 
     def _sees(self, resource: Resource, name: str) -> bool:
         """Lists leave out what the principal may not see."""
@@ -228,17 +278,23 @@ class Access:
             # What is in the queue can be had there, too.
             check(self.principal, "read", "queue", queue)
             check(self.principal, "write", *_dead_letters_of(settings))
-        return await self._broker.queues.declare(queue, settings, passive=passive, alter=alter, only=only, owner=owner)
+        queues = self._broker.queues
+        there = passive or queues.known(queue) is not None
+        work = queues.declare(queue, settings, passive=passive, alter=alter, only=only, owner=owner)
+        if alter or not there:
+            return await self._changing("alter" if there else "create", "queue", queue, work)
+        return await work
 
     async def delete_queue(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Returns how many messages were deleted with it."""
         self._permissions.check(self.principal, "delete", "queue", queue)
-        return await self._broker.queues.delete(queue, if_empty=if_empty, if_unused=if_unused)
+        work = self._broker.queues.delete(queue, if_empty=if_empty, if_unused=if_unused)
+        return await self._changing("delete", "queue", queue, work)
 
     async def purge_queue(self, queue: str) -> int:
         """Deletes what is not in flight; returns how many messages that were."""
         self._permissions.check(self.principal, "read", "queue", queue)
-        return await self._broker.queues.purge(queue)
+        return await self._changing("purge", "queue", queue, self._broker.queues.purge(queue))
 
     def describe_queue(self, queue: str) -> QueueInfo:
         self._permissions.check(self.principal, "describe", "queue", queue)
@@ -373,9 +429,11 @@ class Access:
         use, but not for what would be refused. `deduplicates`: then with a window in which it knows the ids of
         messages."""
         self.admit_topic(topic)
+        settings = {DEDUP_SETTING: str(DEDUP_MS)} if deduplicates else None
         if topic not in self._broker.topics:
             self.topics.ask_create(topic)
-        return await self._broker.messages.ensure(topic, {DEDUP_SETTING: str(DEDUP_MS)} if deduplicates else None)
+            return await self._changing("create", "topic", topic, self._broker.messages.ensure(topic, settings))
+        return await self._broker.messages.ensure(topic, settings)
 
     async def create_topic(
         self,
@@ -387,14 +445,15 @@ class Access:
         """A new topic; `partitions` are `num.partitions` where they are not said."""
         self.topics.ask_create(topic)
         count = self._broker.settings.integer("num.partitions") if partitions is None else partitions
-        return await self._broker.topics.create(topic, count, settings, replicas)
+        work = self._broker.topics.create(topic, count, settings, replicas)
+        return await self._changing("create", "topic", topic, work, f"{count} partitions")
 
     async def delete_topic(self, topic: str) -> None:
         """With all that is in it; DeletionDisabled where topics are not to be deleted."""
         self._permissions.check(self.principal, "delete", "topic", topic)
         if not self._broker.settings.flag("delete.topic.enable"):
             raise DeletionDisabled(f"topic {topic!r} cannot be deleted: the broker has delete.topic.enable=false")
-        await self._broker.topics.delete(topic)
+        await self._changing("delete", "topic", topic, self._broker.topics.delete(topic))
 
     async def find_stored(self, message_id: str, topic: str | None = None) -> Found | None:
         """A message of a topic by its place, TOPIC-PARTITION@OFFSET, or by its own id: in a topic, or in all of them.
@@ -449,6 +508,7 @@ class Access:
         """Messages to whatever the exchange routes them to; durable there when this returns."""
         if exchange:
             self.admit_exchange(exchange)
+            self.check_key("write", exchange, routing_key)
         else:
             self.admit_default(routing_key)
         answer = await self._broker.routing.publish(exchange, routing_key, messages, mandatory=mandatory)
@@ -470,7 +530,7 @@ class Access:
         """An exchange of this name, created if it is not there (`passive`: it has to be); if it is `durable`, the
         catalog has it when this returns."""
         self._permissions.check(self.principal, "describe" if passive else "create", "exchange", exchange)
-        await self._broker.routing.declare_exchange(
+        work = self._broker.routing.declare_exchange(
             exchange,
             kind,
             alternate,
@@ -480,14 +540,18 @@ class Access:
             internal=internal,
             arguments=arguments,
         )
+        there = passive or self._broker.routing.find(exchange) is not None
+        await (work if there else self._changing("create", "exchange", exchange, work, kind))
 
     async def delete_exchange(self, exchange: str, if_unused: bool = False) -> None:
         self._permissions.check(self.principal, "delete", "exchange", exchange)
-        await self._broker.routing.delete_exchange(exchange, if_unused=if_unused)
+        work = self._broker.routing.delete_exchange(exchange, if_unused=if_unused)
+        await self._changing("delete", "exchange", exchange, work)
 
     async def bind(self, exchange: str, target: str, key: str = "", arguments: dict[str, Any] | None = None) -> None:
         """Messages of the exchange that match go to the target from now on."""
         self._ask_binding(exchange, target)
+        self.check_key("read", exchange, key)
         await self._broker.routing.bind(exchange, target, key, arguments)
 
     async def unbind(self, exchange: str, target: str, key: str = "", arguments: dict[str, Any] | None = None) -> bool:
@@ -544,6 +608,7 @@ class Access:
         NotAllowed for an internal one. To be asked again when the version of `route_table` is another."""
         if exchange:
             self.admit_exchange(exchange)
+            self.check_key("write", exchange, routing_key)
         else:
             self.admit_default(routing_key)
         return self._broker.routing.resolve(exchange, routing_key)

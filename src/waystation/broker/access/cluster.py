@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from waystation.broker.access.family import Family
+from waystation.broker.access.family import Family, spelled
 from waystation.cluster.view import ClusterView
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid
@@ -50,11 +50,15 @@ class ClusterAccess(Family):
     async def alter_settings(self, changes: dict[str, str | None]) -> None:
         """Changes settings at run time, all of them or none; they survive a restart. None: back to the default."""
         self._ask_cluster("alter-configs")
-        await self._broker.alter_settings(changes)
+        await self._changing("alter-configs", "cluster", "*", self._broker.alter_settings(changes), spelled(changes))
 
     def check_describe(self) -> None:
         """Raises if the principal may not look at the broker itself: for what is made of all that is in it."""
         self._ask_cluster("describe")
+
+    def may_describe(self) -> bool:
+        """Whether the principal may look at the broker itself; it is not refused anything by being asked."""
+        return self._broker.permissions.allows(self._principal, "describe", "cluster", "*")
 
     def check_alter(self) -> None:
         """Raises if the principal may not change the broker: for changes that are validated only, or refused."""
@@ -96,9 +100,10 @@ class ClusterAccess(Family):
         kept = [text for text in known.verifiers if text.partition("$")[0] not in verifiers]
         new = [written(one) for one in verifiers.values() if one is not None]
         if new or kept:
-            await users.save(user, msgspec.structs.replace(known, verifiers=(*new, *kept)))
+            saved = users.save(user, msgspec.structs.replace(known, verifiers=(*new, *kept)))
+            await self._changing("alter", "user", user, saved, f"passwords by {', '.join(verifiers)}")
         else:
-            await users.remove(user)
+            await self._changing("delete", "user", user, users.remove(user))
 
     def log_levels(self) -> dict[str, int]:
         """The loggers that exist by now, and the level that holds for each: its own or an ancestor's."""
@@ -111,3 +116,4 @@ class ClusterAccess(Family):
         self._ask_cluster("alter-configs")
         for name, level in levels:
             logging.getLogger(name).setLevel(level)
+            self._changed("alter-configs", "cluster", "*", f"level of {name}: {level}")

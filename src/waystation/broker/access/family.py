@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from waystation.broker.access.open_consumers import Consumer, Question, ask
 from waystation.cluster.state import NOBODY
+from waystation.config import BROKER_SETTINGS
 from waystation.errors import NotAllowed
 from waystation.groups.calls import OffsetResult, OffsetToCommit
 from waystation.security.permissions import Operation, Resource
@@ -14,6 +15,8 @@ from waystation.security.principals import Principal
 
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
+
+T = TypeVar("T")
 
 
 def target_of(binding_target: str) -> tuple[Resource, str]:
@@ -25,6 +28,18 @@ def target_of(binding_target: str) -> tuple[Resource, str]:
 def dead_letter_target_of(name: str) -> tuple[Resource, str]:
     """A queue by its name, or `topic:NAME`: where dead letters go to, or are sent back to."""
     return target_of(name) if name.startswith("topic:") else ("queue", name)
+
+
+def spelled(settings: Mapping[str, object]) -> str:
+    """Settings for the audit log: what is secret is not said."""
+    return ", ".join(f"{name}={_shown(name, value)}" for name, value in settings.items())
+
+
+def _shown(name: str, value: object) -> str:
+    row = BROKER_SETTINGS.get(name)
+    if row is not None and row.secret:
+        return "…"
+    return "its default" if value is None else str(value)
 
 
 def in_order(offsets: Sequence[OffsetToCommit], results: Sequence[OffsetResult]) -> list[OffsetResult]:
@@ -51,6 +66,14 @@ class Family:
     def _ask_cluster(self, operation: Operation) -> None:
         """For what concerns the broker itself, and no one thing in it."""
         self._ask(operation, "cluster", "*")
+
+    async def _changing(self, operation: str, resource: str, name: str, work: Awaitable[T], detail: str = "") -> T:
+        """Awaits a change, and notes in the audit log how it ended."""
+        return await self._broker.audit.change(self._principal, operation, resource, name, work, detail)
+
+    def _changed(self, operation: str, resource: str, name: str, detail: str = "") -> None:
+        """Notes in the audit log what was done."""
+        self._broker.audit.changed(self._principal, operation, resource, name, detail)
 
     def _leader(self, topic: str, index: int) -> int:
         """The node that leads a partition of one of the broker's own topics, and with it what is stored there. NOBODY

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from waystation.admin.group_resetting import delete_whole_group
-from waystation.broker.access.family import Family, in_order
+from waystation.broker.access.family import Family, in_order, spelled
 from waystation.groups.calls import (
     ConsumerBeat,
     ConsumerBeatAnswer,
@@ -112,7 +112,8 @@ class GroupAccess(Family):
         self._ask("delete", "group", group_id)
         for topic in {topic for topic, _ in keys}:
             self._ask("read", "topic", topic)
-        return await self._broker.groups.delete_offsets(group_id, keys)
+        work = self._broker.groups.delete_offsets(group_id, keys)
+        return await self._changing("delete", "group", group_id, work, "offsets")
 
     # -- settings ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +130,8 @@ class GroupAccess(Family):
     async def alter_settings(self, group_id: str, own: Mapping[str, str]) -> None:
         """Replaces the group's own settings, durably. The group need not be there."""
         self._ask("alter-configs", "group", group_id)
-        await self._broker.groups.alter_settings(group_id, own)
+        work = self._broker.groups.alter_settings(group_id, own)
+        await self._changing("alter-configs", "group", group_id, work, spelled(own))
 
     def with_settings(self) -> list[str]:
         """The groups that have settings of their own and that the principal may see."""
@@ -162,4 +164,4 @@ class GroupAccess(Family):
     async def delete(self, group_id: str) -> None:
         """A group of any kind, without members, and its offsets; durably deleted when this returns."""
         self._ask("delete", "group", group_id)
-        await delete_whole_group(self._broker, group_id)
+        await self._changing("delete", "group", group_id, delete_whole_group(self._broker, group_id))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from waystation.broker.access.family import Family
+from waystation.broker.access.users import UserAccess
 from waystation.routing.namespaces import Limits, Namespace
 
 
@@ -21,6 +22,7 @@ class NamespaceAccess(Family):
         """Asked before a connection enters it: NotFound, or NotAllowed if it has as many as it may have."""
         self._ask("read", "namespace", name)
         self._broker.namespaces.check_connections(name, self._broker.connections.count(name))
+        UserAccess(self._broker, self._principal).check_connections()
 
     def exists(self, name: str) -> bool:
         self._ask("describe", "namespace", name)
@@ -44,14 +46,15 @@ class NamespaceAccess(Family):
     async def create(self, name: str, **known: Any) -> bool:
         """True if it is new. `known` (fields of `Namespace`) changes what is known of it."""
         self._ask("create", "namespace", name)
-        return await self._broker.namespaces.create(name, **known)
+        return await self._changing("create", "namespace", name, self._broker.namespaces.create(name, **known))
 
     async def delete(self, name: str) -> None:
         """With its queues, exchanges, bindings, policies and streams. Its connections are ended."""
         self._ask("delete", "namespace", name)
-        await self._broker.namespaces.delete(name)
+        await self._changing("delete", "namespace", name, self._broker.namespaces.delete(name))
 
     async def set_limits(self, name: str, limits: Limits) -> None:
         """Replaces them. What is there already stays."""
         self._ask("alter", "namespace", name)
-        await self._broker.namespaces.set_limits(name, limits)
+        work = self._broker.namespaces.set_limits(name, limits)
+        await self._changing("alter", "namespace", name, work, f"limits: {limits}")

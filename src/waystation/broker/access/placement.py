@@ -31,13 +31,15 @@ class PlacementAccess(Family):
         InvalidReplicaAssignment."""
         self._ask_cluster("alter")
         found = self._broker.topics.partition(topic, index)
-        await self._broker.operations.reassign(found.topic.id, index, replicas)
+        work = self._broker.operations.reassign(found.topic.id, index, replicas)
+        await self._changing("alter", "cluster", topic, work, f"reassign of partition {index}")
 
     async def cancel_reassignment(self, topic: str, index: int) -> None:
         """The partition stays where it was. NoReassignment if it is not being moved."""
         self._ask_cluster("alter")
         found = self._broker.topics.partition(topic, index)
-        await self._broker.operations.cancel_reassignment(found.topic.id, index)
+        work = self._broker.operations.cancel_reassignment(found.topic.id, index)
+        await self._changing("alter", "cluster", topic, work, f"cancel_reassignment of partition {index}")
 
     def reassignments(self, topics: Collection[str] | None = None) -> list[Reassignment]:
         """All that are under way, or those of these topics."""
@@ -64,9 +66,10 @@ class PlacementAccess(Family):
         self._ask_cluster("alter")
         found = self._broker.topics.partition(topic, index)
         operations = self._broker.operations
-        await (operations.elect_unclean if unclean else operations.elect_preferred)(found.topic.id, index)
+        work = (operations.elect_unclean if unclean else operations.elect_preferred)(found.topic.id, index)
+        await self._changing("alter", "cluster", topic, work, f"elect of partition {index}")
 
     async def unregister(self, node_id: int) -> None:
         """The cluster forgets a node that has stopped and has no replicas. NoSuchNode, Conflict."""
         self._ask_cluster("alter")
-        await self._broker.operations.unregister(node_id)
+        await self._changing("alter", "cluster", f"node {node_id}", self._broker.operations.unregister(node_id))

@@ -30,15 +30,19 @@ class PolicyAccess(Family):
     async def set(self, policy: Policy) -> bool:
         """Creates or replaces it; True if it is new. Returns when it is in force everywhere."""
         self._ask("alter", "namespace", policy.namespace)
-        return await self._broker.policies.set(policy)
+        work = self._broker.policies.set(policy)
+        return await self._changing("alter", "namespace", policy.namespace, work, f"policy {policy.name}")
 
     async def set_all(self, policies: Sequence[Policy]) -> None:
         """Many of them, and one look through the queues."""
         for policy in policies:
             self._ask("alter", "namespace", policy.namespace)
         await self._broker.policies.set_all(policies)
+        for policy in policies:
+            self._changed("alter", "namespace", policy.namespace, f"policy {policy.name}")
 
     async def delete(self, namespace: str, name: str) -> None:
         """Returns when everything has again what was declared, or what another policy says."""
         self._ask("alter", "namespace", namespace)
-        await self._broker.policies.delete(namespace, name)
+        work = self._broker.policies.delete(namespace, name)
+        await self._changing("alter", "namespace", namespace, work, f"policy {name} is deleted")

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from waystation.broker.access.family import Family
+from waystation.security.permissions import describe
 from waystation.security.rules import OPERATIONS, Operation, Resource, Rule, check_rule
+
+
+def spelled(rules: Iterable[Rule]) -> str:
+    """For the audit log."""
+    return "; ".join(map(describe, rules)) or "none"
 
 
 class RuleAccess(Family):
@@ -35,17 +41,21 @@ class RuleAccess(Family):
     async def add(self, rules: Iterable[Rule]) -> None:
         """In force when this returns; Invalid if there cannot be such a rule. Those that are there already stay."""
         self._ask_cluster("alter")
-        await self._broker.permissions.add(rules)
+        added = list(rules)
+        await self._changing("create", "rule", "", self._broker.permissions.add(added), spelled(added))
 
     async def remove(self, rules: Iterable[Rule]) -> None:
         """Fine if they are not there."""
         self._ask_cluster("alter")
-        await self._broker.permissions.remove(rules)
+        removed = list(rules)
+        await self._changing("delete", "rule", "", self._broker.permissions.remove(removed), spelled(removed))
 
     async def replace(self, old: Iterable[Rule], new: Iterable[Rule]) -> None:
         """The old ones end as the new ones begin."""
         self._ask_cluster("alter")
-        await self._broker.permissions.replace(old, new)
+        replaced, added = list(old), list(new)
+        detail = f"{spelled(added)} instead of {spelled(replaced)}"
+        await self._changing("alter", "rule", "", self._broker.permissions.replace(replaced, added), detail)
 
     def operations(self, resource: Resource, name: str) -> list[Operation]:
         """What the principal itself may do with something; nobody is asked for that."""

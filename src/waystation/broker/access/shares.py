@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
-from waystation.broker.access.family import Family
+from waystation.broker.access.family import Family, spelled
 from waystation.errors import UnknownTopic
 from waystation.groups.calls import OffsetResult, TopicPartition
 from waystation.share.calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareOffset
@@ -110,20 +110,18 @@ class ShareAccess(Family):
         self._ask("read", "group", group_id)
         for topic in {topic for topic, _, _ in offsets}:
             self._ask("read", "topic", topic)
-        other = self._elsewhere(group_id)
-        if other is not None:
-            return await other.alter_offsets(offsets)
-        return await self._broker.shared_admin.alter_offsets(group_id, offsets)
+        other, admin = self._elsewhere(group_id), self._broker.shared_admin
+        work = admin.alter_offsets(group_id, offsets) if other is None else other.alter_offsets(offsets)
+        return await self._changing("alter", "group", group_id, work, "offsets")
 
     async def delete_offsets(self, group_id: str, topics: Sequence[str]) -> list[OffsetResult]:
         """The positions of a group without members in these topics."""
         self._ask("delete", "group", group_id)
         for topic in set(topics):
             self._ask("read", "topic", topic)
-        other = self._elsewhere(group_id)
-        if other is not None:
-            return await other.delete_offsets(topics)
-        return await self._broker.shared_admin.delete_offsets(group_id, topics)
+        other, admin = self._elsewhere(group_id), self._broker.shared_admin
+        work = admin.delete_offsets(group_id, topics) if other is None else other.delete_offsets(topics)
+        return await self._changing("delete", "group", group_id, work, "offsets")
 
     # -- settings ---------------------------------------------------------------------------------------------------
 
@@ -144,9 +142,10 @@ class ShareAccess(Family):
         self._ask("alter-configs", "group", group_id)
         other = self._elsewhere(group_id)
         if other is not None:
-            await other.alter_settings(dict(own))
+            work = other.alter_settings(dict(own))
         else:
-            await self._broker.durable(self._broker.shared.change_settings(group_id, own))
+            work = self._broker.durable(self._broker.shared.change_settings(group_id, own))
+        await self._changing("alter-configs", "group", group_id, work, spelled(own))
 
     def with_settings(self) -> list[str]:
         """The groups that have settings of their own and that the principal may see."""

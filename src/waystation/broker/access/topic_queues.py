@@ -36,7 +36,9 @@ class TopicQueueAccess(Family):
         returns."""
         self._ask("create", "queue", queue)
         self._ask("read", "topic", settings.topic)
-        return await self._broker.topic_queues.declare(queue, settings)
+        there = self._broker.topic_queues.find(queue) is not None
+        work = self._broker.topic_queues.declare(queue, settings)
+        return await (work if there else self._changing("create", "queue", queue, work, f"on topic {settings.topic}"))
 
     async def consume(
         self,
@@ -71,9 +73,10 @@ class TopicQueueAccess(Family):
     async def purge(self, queue: str) -> int:
         """Everything that the topic has now is done for this queue. Returns how many messages were ready."""
         self._ask("read", "queue", queue)
-        return await self._broker.topic_queues.purge(queue)
+        return await self._changing("purge", "queue", queue, self._broker.topic_queues.purge(queue))
 
     async def delete(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """The queue and its position in the topic. Returns how many messages were ready."""
         self._ask("delete", "queue", queue)
-        return await self._broker.topic_queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
+        work = self._broker.topic_queues.delete(queue, if_unused=if_unused, if_empty=if_empty)
+        return await self._changing("delete", "queue", queue, work)

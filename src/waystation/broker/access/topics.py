@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from waystation.broker.access.family import Family
+from waystation.broker.access.family import Family, spelled
 from waystation.cluster.placing import BY_DEFAULT, Assignment, WantedReplicas
 from waystation.errors import UnknownTopic
 from waystation.topics.topics import check_name
@@ -50,7 +50,7 @@ class TopicAccess(Family):
         if name in self._broker.topics or not self._broker.settings.flag("auto.create.topics.enable"):
             return self.describe(name)
         self.ask_create(name)
-        return await self._broker.messages.ensure(name)
+        return await self._changing("create", "topic", name, self._broker.messages.ensure(name))
 
     def partition_to_read(self, topic: str | UUID, index: int) -> Partition:
         """A partition by the name or id of its topic, for who is about to read records from it."""
@@ -101,7 +101,8 @@ class TopicAccess(Family):
     async def add_partitions(self, name: str, total: int, assignment: Assignment | None = None) -> Topic:
         """Grows the topic to `total` partitions. `assignment`: of the new ones to nodes."""
         self._ask("alter", "topic", name)
-        return await self._broker.topics.add_partitions(name, total, assignment)
+        work = self._broker.topics.add_partitions(name, total, assignment)
+        return await self._changing("alter", "topic", name, work, f"{total} partitions")
 
     def settings(self, name: str) -> dict[str, str]:
         """Those that were set on the topic itself; UnknownTopic, InvalidTopicName."""
@@ -120,11 +121,15 @@ class TopicAccess(Family):
     async def alter(self, name: str, change: Mapping[str, str] | Callable[[dict[str, str]], Mapping[str, str]]) -> None:
         """Replaces the topic's own settings, by a map or by what `change` makes of the present ones."""
         self._ask("alter-configs", "topic", name)
-        await self._broker.topics.alter(name, change)
+        detail = spelled(change) if isinstance(change, Mapping) else ""
+        await self._changing("alter-configs", "topic", name, self._broker.topics.alter(name, change), detail)
 
     async def delete_records(self, name: str, index: int, before_offset: int) -> int:
         """Moves the start of a partition, durably; -1 means everything. Returns the new start."""
         self._ask("delete", "topic", name)
         partition = self._broker.topics.partition(name, index)
         partition.check_leads()
-        return await partition.delete_records(before_offset)
+        work = partition.delete_records(before_offset)
+        return await self._changing(
+            "delete", "topic", name, work, f"records of partition {index} up to {before_offset}"
+        )

@@ -87,6 +87,8 @@ from waystation.security.sasl.exchange import Done as Done
 from waystation.security.sasl.exchange import Exchange as Exchange
 from waystation.security.sasl.exchange import Failed as Failed
 from waystation.security.sasl.exchange import Outcome as Outcome
+from waystation.security.topic_permissions import TopicPermission as TopicPermission
+from waystation.security.users import USER_LIMITS as USER_LIMITS
 from waystation.security.users import User as User
 from waystation.share.calls import ShareBeat as ShareBeat
 from waystation.share.calls import ShareGroupView as ShareGroupView

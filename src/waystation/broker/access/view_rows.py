@@ -18,6 +18,7 @@ from waystation.admin import (
     search_terms,
     searching,
     view_acls,
+    view_audit,
     view_cluster,
     view_connections,
     view_dead_letters,
@@ -86,9 +87,10 @@ class Asks(NamedTuple):
     operation: Operation
     resource: Resource
     field: str = ""
+    name: str = ""  # of the one thing that it is about, whatever the query says
 
     def name_in(self, query: msgspec.Struct) -> str:
-        return getattr(query, self.field, None) or "*"
+        return self.name or getattr(query, self.field, None) or "*"
 
 
 class Listed(NamedTuple):
@@ -126,11 +128,24 @@ class Row(msgspec.Struct, Generic[Q], frozen=True):
     also: Callable[[Q], tuple[tuple[Operation, Resource, str], ...]] = lambda _: ()
     """What else has to be allowed for this query."""
     lists: tuple[Listed, ...] = ()
+    named: str = ""
+    """Of an action on the cluster: the field of the query that says what it is about, for the audit log."""
+    details: Callable[[Q], str] | None = None
+    """More for the audit log."""
+
+    def about(self, query: Q) -> str:
+        return str(getattr(query, self.named)) if self.named else self.asks.name_in(query)
+
+    def detail(self, query: Q) -> str:
+        return "" if self.details is None else self.details(query)
 
 
 AnyRow = Row[Any]
 
 VIEWS: dict[str, AnyRow] = {
+    "audit": Row(
+        view_audit.AuditQuery, view_audit.audit_page, view_audit.AuditPage, Asks("read", "topic", name=view_audit.TOPIC)
+    ),
     "acls": Row(view_acls.AclsQuery, view_acls.acls_page, view_acls.AclList),
     "overview": Row(view_overview.OverviewQuery, view_overview.overview_view, view_overview.Overview),
     "history": Row(view_overview.HistoryQuery, view_overview.history_view, view_overview.HistoryOut),
@@ -278,11 +293,15 @@ VIEWS: dict[str, AnyRow] = {
 }
 
 ACTIONS: dict[str, AnyRow] = {
-    "add-acls": Row(view_acls.ChangeAcls, view_acls.add_acls, view_acls.AclsChanged, OPERATE),
-    "remove-acls": Row(view_acls.ChangeAcls, view_acls.remove_acls, view_acls.AclsChanged, OPERATE),
-    "add-user": Row(view_users.AddUser, view_users.add_user, view_users.UserAdded, OPERATE),
-    "remove-user": Row(view_users.UserQuery, view_users.remove_user, view_users.UserRemoved, OPERATE),
-    "set-password": Row(view_users.SetPassword, view_users.set_password, None, OPERATE),
+    "add-acls": Row(
+        view_acls.ChangeAcls, view_acls.add_acls, view_acls.AclsChanged, OPERATE, details=view_acls.described
+    ),
+    "remove-acls": Row(
+        view_acls.ChangeAcls, view_acls.remove_acls, view_acls.AclsChanged, OPERATE, details=view_acls.described
+    ),
+    "add-user": Row(view_users.AddUser, view_users.add_user, view_users.UserAdded, OPERATE, named="user"),
+    "remove-user": Row(view_users.UserQuery, view_users.remove_user, view_users.UserRemoved, OPERATE, named="user"),
+    "set-password": Row(view_users.SetPassword, view_users.set_password, None, OPERATE, named="user"),
     "alter-topic": Row(
         view_topics.AlterTopic,
         view_topics.alter_topic,
@@ -296,17 +315,17 @@ ACTIONS: dict[str, AnyRow] = {
         None,
         Asks("alter", "topic", "topic"),
     ),
-    "cancel-job": Row(jobs.JobQuery, jobs.cancel_job, jobs.JobInfo, OPERATE),
+    "cancel-job": Row(jobs.JobQuery, jobs.cancel_job, jobs.JobInfo, OPERATE, named="job"),
     "delete-records": Row(
         view_topics.DeleteRecords,
         view_topics.delete_records,
         view_topics.DeletedRecords,
         Asks("delete", "topic", "topic"),
     ),
-    "drain-node": Row(cluster_operations.DrainNode, cluster_operations.drain_node, None, OPERATE),
+    "drain-node": Row(cluster_operations.DrainNode, cluster_operations.drain_node, None, OPERATE, named="node"),
     "elect-leaders": Row(cluster_operations.Elect, cluster_operations.elect, cluster_operations.ElectOut, OPERATE),
     "reassign": Row(cluster_operations.Reassign, cluster_operations.reassign, cluster_operations.ReassignOut, OPERATE),
-    "remove-node": Row(cluster_operations.RemoveNode, cluster_operations.remove_node, None, OPERATE),
+    "remove-node": Row(cluster_operations.RemoveNode, cluster_operations.remove_node, None, OPERATE, named="node"),
     "redrive": Row(
         RedriveQueue,
         lambda broker, query: view_dead_letters.redrive_in_background(broker, query.queue, query),
@@ -348,10 +367,18 @@ ACTIONS: dict[str, AnyRow] = {
         Asks("alter", "namespace", "namespace"),
     ),
     "start-pipeline": Row(
-        view_pipelines.PipelineQuery, view_pipelines.start_pipeline, view_pipelines.PipelineDetail, OPERATE
+        view_pipelines.PipelineQuery,
+        view_pipelines.start_pipeline,
+        view_pipelines.PipelineDetail,
+        OPERATE,
+        named="pipeline",
     ),
     "stop-pipeline": Row(
-        view_pipelines.PipelineQuery, view_pipelines.stop_pipeline, view_pipelines.PipelineDetail, OPERATE
+        view_pipelines.PipelineQuery,
+        view_pipelines.stop_pipeline,
+        view_pipelines.PipelineDetail,
+        OPERATE,
+        named="pipeline",
     ),
 }
 

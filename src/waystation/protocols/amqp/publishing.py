@@ -113,9 +113,8 @@ def resolve(session: AmqpSession, target: Target) -> None:
     except NotFound as error:
         raise AmqpError(NOT_FOUND, f"no exchange '{target.exchange}' in vhost '{session.names.vhost}'") from error
     except NotAllowed as error:
-        if not target.exchange:
+        if not target.exchange or error.resource is not None:  # it is this client who may not
             raise
-        session.access.admit_exchange(session.names.full(target.exchange))  # raises, if it is the client who may not
         raise AmqpError(
             ACCESS_REFUSED,
             f"cannot publish to internal exchange '{target.exchange}' in vhost '{session.names.vhost}'",

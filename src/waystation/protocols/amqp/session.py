@@ -423,7 +423,21 @@ class AmqpSession:
         elif event.channel.owner is not None:
             self._fail(event.channel.owner, event.error, 60, 40)
 
+    def _check_channels(self) -> None:
+        """RabbitMQ's limit of a user, over all of its connections."""
+        limit = self.access.users.own_limit("max-channels")
+        if limit is None:
+            return
+        mine = (one for one in self.node.connections if isinstance(one, AmqpSession) and one.login == self.login)
+        if sum(len(one.channels) for one in mine) >= limit:
+            raise AmqpError(
+                NOT_ALLOWED,
+                f"number of channels opened for user '{self.login}' has reached the maximum allowed user limit of"
+                f" ({limit})",
+            )
+
     def _open_channel(self, state: ChannelState) -> None:
+        self._check_channels()
         state.owner = self.channels[state.number] = Channel(self, state)
         self.answer(state.number, commands.Channel.OpenOk())
 

@@ -63,7 +63,7 @@ class HttpLogin:
                 check_token(token, headers, parts)
             return ANONYMOUS
         if token and has_password(token, headers):
-            return HTTP_TOKEN
+            return HTTP_TOKEN.at(peer.host, peer.protocol)
         found = await self._shown(headers, peer, free=free)
         if found is not None:
             return found
@@ -83,7 +83,7 @@ class HttpLogin:
                 raise Unauthorized(REFUSED)
             return found
         known = self._session(headers) or peer.certificate
-        return None if known is None else known.at(peer.host)
+        return None if known is None else known.at(peer.host, peer.protocol)
 
     async def _authorized(self, said: str, peer: LoginPeer) -> Principal | None:
         authenticator = self._broker.authenticator

@@ -300,6 +300,7 @@ ROUTES: tuple[AnyRoute, ...] = (
     ),
     _act("PUT", "/v1/users/{user}/password", "set-password", "Change a user's password", tag="users"),
     _act("DELETE", "/v1/users/{user}", "remove-user", "Remove a user; its connections are closed", tag="users"),
+    _view("/v1/audit", "audit", "Show the newest entries of the audit log", tag="audit"),
     # -- rules --------------------------------------------------------------------------------------------------------
     _view("/v1/acls", "acls", "List the rules: who may do what to what", tag="acls"),
     _act("POST", "/v1/acls", "add-acls", "Add rules; those that are there already stay", tag="acls"),

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, LoginPeer, Principal
+from waystation.errors import NotAllowed
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
 from waystation.observe.histogram import Histogram
@@ -260,7 +261,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._login = login = KafkaLogin(broker.authenticator, peer, self._listener.now_s, self._entered)
         self._guarded = not login.idle
         if certificate is not None:
-            self._entered(certificate.at(self.client_host))
+            self._entered(broker.authenticator.certified(certificate, peer))
         elif broker.authenticator.required:
             self._engine.allow(MAX_REQUEST_BYTES)
         return login
@@ -271,7 +272,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _entered(self, principal: Principal) -> None:
         """The client has shown who it is."""
         broker = self._listener.broker
-        self._access = broker.access(principal, DEFAULT, self._listener.meter)
+        access = broker.access(principal, DEFAULT, self._listener.meter)
+        if self.login != principal.name:  # not who logs in again
+            try:
+                access.users.check_connections()
+            except NotAllowed as error:
+                self._abort(str(error))
+                return
+        self._access = access
         self._engine.allow(broker.settings.integer("socket.request.max.bytes"))
         self._guarded = self._login is not None and not self._login.idle
 

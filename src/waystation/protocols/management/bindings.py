@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from waystation.errors import NotAllowed
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
 from waystation.protocols.management import declaring
@@ -120,11 +119,8 @@ def _between(access: Access, ends: Ends) -> list[Binding]:
     else:
         stream = access.stream_queues.find(names.topic(ends.destination))
         found = [] if stream is None else bindings_to(f"topic:{stream.name}")
-        try:
+        if stream is None or access.sees_queue(full):
             found += bindings_to(f"queue:{full}")
-        except NotAllowed:
-            if stream is None:
-                raise
     return [binding for binding in found if binding.exchange == source]
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from waystation.observe.events import event_logger
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply, encode_json
 from waystation.protocols.management import declaring
@@ -36,14 +35,20 @@ from waystation.protocols.management.shapes import (
     show_exchange,
     show_queue,
 )
-from waystation.protocols.management.users import list_permissions, list_users, set_permission, set_user
+from waystation.protocols.management.users import (
+    list_permissions,
+    list_topic_permissions,
+    list_users,
+    set_permission,
+    set_topic_permission,
+    set_user,
+)
 from waystation.version import RABBITMQ_VERSION, __version__
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.protocols.management.api import Management
 
-logger = event_logger("waystation.management")
 
 MAX_EXPORTED = 100_000
 """Of queues, and of bindings. More than that is a database, not a document."""
@@ -71,7 +76,7 @@ async def export(api: Management, call: ApiCall) -> Reply:
         "users": [] if no_users else [_exported_user(api, one) for one in list_users(api)],
         "vhosts": [{"name": vhost} for vhost in vhosts],
         "permissions": [] if no_users else list_permissions(api),
-        "topic_permissions": [],
+        "topic_permissions": [] if no_users else list_topic_permissions(api),
         "parameters": [],
         "global_parameters": [],
         "policies": [show_policy(policy) for policy in api.access.policies.listing()],
@@ -142,7 +147,7 @@ def _bindings(api: Management, vhosts: list[str]) -> Iterator[Shown | None]:
 
 async def import_all(api: Management, call: ApiCall) -> None:
     said = body_of(call)
-    if said.get("users") or said.get("permissions"):
+    if any(said.get(part) for part in ("users", "permissions", "topic_permissions")):
         api.access.users.check_alter()  # before anything is made
     for vhost in _objects(said, "vhosts"):
         name = text(vhost.get("name"), "vhosts.name")
@@ -150,17 +155,13 @@ async def import_all(api: Management, call: ApiCall) -> None:
             await api.access.namespaces.create(name)
     users = [(text(one.get("name"), "users.name"), one) for one in _objects(said, "users")]
     permissions = [(text(one.get("user"), "permissions.user"), one) for one in _objects(said, "permissions")]
-    topics = list(_objects(said, "topic_permissions"))
-    if topics:
-        logger.warning(
-            "topic_permissions.left_out",
-            "{count} topic permissions of the definitions are left out: routing keys are not checked here",
-            count=len(topics),
-        )
+    topics = [(text(one.get("user"), "topic_permissions.user"), one) for one in _objects(said, "topic_permissions")]
     for name, one in users:
         await set_user(api, name, one)
     for name, one in permissions:
         await set_permission(api, name, text(one.get("vhost"), "permissions.vhost"), one)
+    for name, one in topics:
+        await set_topic_permission(api, name, text(one.get("vhost"), "topic_permissions.vhost"), one)
     await _import(api, said, None)
 
 

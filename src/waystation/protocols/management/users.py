@@ -15,8 +15,10 @@ import msgspec
 
 from waystation.broker.access.types import (
     ANONYMOUS,
+    USER_LIMITS,
     RabbitHash,
     Rule,
+    TopicPermission,
     User,
     VhostPermission,
     belongs_to_permission,
@@ -24,7 +26,6 @@ from waystation.broker.access.types import (
     read_verifier,
     rules_of_permission,
 )
-from waystation.errors import NotAllowed
 from waystation.protocols.http.calls import AnyRoute
 from waystation.protocols.http.replies import Reply
 from waystation.protocols.management.calls import (
@@ -33,6 +34,7 @@ from waystation.protocols.management.calls import (
     bad_request,
     body_of,
     not_found,
+    number,
     route,
     text,
     vhost_of,
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
 ADMINISTRATOR = "administrator"
 SHA256 = "rabbit_password_hashing_sha256"
 EVERYTHING = ".*"
-NO_TOPIC_PERMISSIONS = "this broker does not check routing keys: topic permissions are not offered"
-NO_USER_LIMITS = "this broker has limits of virtual hosts, and none of users"
 
 
 # -- who ---------------------------------------------------------------------------------------------------------------
@@ -79,15 +79,11 @@ def show_user(api: Management, name: str, user: User, *, hashes: bool) -> Shown:
         shown["password_hash"] = "" if found is None else user.verifiers[0].partition("$")[2]
         shown["hashing_algorithm"] = SHA256 if found is None else found.algorithm
     superuser = user.superuser or api.access.users.is_superuser(name)
-    return {**shown, "tags": _with_superuser(list(user.tags), superuser=superuser), "limits": {}}
+    return {**shown, "tags": _with_superuser(list(user.tags), superuser=superuser), "limits": user.limits}
 
 
 def _shows_hashes(api: Management) -> bool:
-    try:
-        api.access.users.check_alter()
-    except NotAllowed:
-        return False
-    return True
+    return api.access.users.may_alter()
 
 
 async def users(api: Management, call: ApiCall) -> list[Shown]:
@@ -140,6 +136,7 @@ async def set_user(api: Management, name: str, said: dict[str, Any]) -> bool:
         known,
         tags=tuple(tag for one in tags if (tag := text(one, "tags").strip())),
         verifiers=known.verifiers if verifiers is None else verifiers,
+        limits=known.limits if "limits" not in said else _limits(said["limits"]),
     )
     await api.access.users.save(name, new)
     return there is None
@@ -175,6 +172,7 @@ async def _delete(api: Management, names: list[str]) -> None:
         if api.access.users.to_alter(name) is None:
             raise not_found()
         await api.access.users.remove(name)
+        await api.access.users.remove_topic_permissions(api.access.users.topic_permissions(name))
         await api.access.rules.remove([one for one in api.access.rules.to_alter() if one.principal == f"User:{name}"])
 
 
@@ -250,22 +248,98 @@ async def delete_permission(api: Management, call: ApiCall) -> None:
     await api.access.rules.remove(old)
 
 
-# -- what there is not -------------------------------------------------------------------------------------------------
+# -- topic permissions -------------------------------------------------------------------------------------------------
 
 
-async def nothing(api: Management, call: ApiCall) -> list[Shown]:
-    api.access.cluster.check_describe()
-    return []
+def list_topic_permissions(api: Management, user: str | None = None, vhost: str | None = None) -> list[Shown]:
+    return [msgspec.structs.asdict(one) for one in api.access.users.topic_permissions(user, vhost)]
 
 
-async def no_topic_permission(api: Management, call: ApiCall) -> None:
+async def topic_permissions(api: Management, call: ApiCall) -> list[Shown]:
+    return list_topic_permissions(api)
+
+
+async def topic_permissions_of_user(api: Management, call: ApiCall) -> list[Shown]:
+    await user(api, call)
+    return list_topic_permissions(api, call.path["user"])
+
+
+async def topic_permissions_of_vhost(api: Management, call: ApiCall) -> list[Shown]:
+    return list_topic_permissions(api, None, vhost_of(api, call).namespace)
+
+
+async def topic_permission(api: Management, call: ApiCall) -> list[Shown]:
+    vhost = vhost_of(api, call).namespace
+    await user(api, call)
+    return list_topic_permissions(api, call.path["user"], vhost)
+
+
+async def put_topic_permission(api: Management, call: ApiCall) -> Reply:
+    said = body_of(call, "exchange", "write", "read")
+    vhost = vhost_to_change(api, call).namespace
+    return Reply(201 if await set_topic_permission(api, call.path["user"], vhost, said) else 204)
+
+
+async def set_topic_permission(api: Management, name: str, vhost: str, said: dict[str, Any]) -> bool:
+    """True if it had none for the exchange."""
+    if api.access.users.to_alter(name) is None:
+        raise bad_request(f"user '{name[:60]}' does not exist")
+    exchange, write, read = (text(said.get(field), field) for field in ("exchange", "write", "read"))
+    return await api.access.users.set_topic_permission(TopicPermission(name, vhost, exchange, write, read))
+
+
+async def delete_topic_permission(api: Management, call: ApiCall) -> None:
     api.access.users.check_alter()
-    raise bad_request(NO_TOPIC_PERMISSIONS)
+    vhost = vhost_to_change(api, call).namespace
+    found = api.access.users.topic_permissions(call.path["user"], vhost)
+    if not found:
+        raise not_found()
+    await api.access.users.remove_topic_permissions(found)
 
 
-async def no_user_limit(api: Management, call: ApiCall) -> None:
-    api.access.users.check_alter()
-    raise bad_request(NO_USER_LIMITS)
+# -- limits of users ---------------------------------------------------------------------------------------------------
+
+
+def _limits(said: object) -> dict[str, int]:
+    if not isinstance(said, dict):
+        raise bad_request("limits: they have to be a JSON object")
+    return {text(name, "limits"): number(value, "limits") for name, value in said.items()}
+
+
+def _list_limits(api: Management, names: Iterable[str]) -> list[Shown]:
+    found = ((name, api.access.users.find(name)) for name in names)
+    return [{"user": name, "value": one.limits} for name, one in found if one is not None and one.limits]
+
+
+async def user_limits(api: Management, call: ApiCall) -> list[Shown]:
+    return _list_limits(api, api.access.users.names())
+
+
+async def limits_of_user(api: Management, call: ApiCall) -> list[Shown]:
+    await user(api, call)
+    return _list_limits(api, [call.path["user"]])
+
+
+async def put_user_limit(api: Management, call: ApiCall) -> None:
+    value = number(body_of(call, "value")["value"], "value")
+    await _set_user_limit(api, call, value if value >= 0 else None)
+
+
+async def delete_user_limit(api: Management, call: ApiCall) -> None:
+    await _set_user_limit(api, call, None)
+
+
+async def _set_user_limit(api: Management, call: ApiCall, value: int | None) -> None:
+    name, limit = call.path["user"], call.path["limit"]
+    known = api.access.users.to_alter(name)
+    if known is None:
+        raise not_found()
+    if limit not in USER_LIMITS:
+        raise bad_request(f"Unrecognised limit '{limit[:60]}'; there are {', '.join(USER_LIMITS)}")
+    limits = {one: there for one, there in known.limits.items() if one != limit}
+    if value is not None:
+        limits[limit] = value
+    await api.access.users.save(name, msgspec.structs.replace(known, limits=limits))
 
 
 ROUTES: tuple[AnyRoute, ...] = (
@@ -277,19 +351,19 @@ ROUTES: tuple[AnyRoute, ...] = (
     route("PUT", "/users/{user}", put_user, "Make or change a user"),
     route("DELETE", "/users/{user}", delete_user, "Delete a user and its permissions"),
     route("GET", "/users/{user}/permissions", permissions_of_user, "List a user's permissions"),
-    route("GET", "/users/{user}/topic-permissions", nothing, "List topic permissions, of which there are none"),
+    route("GET", "/users/{user}/topic-permissions", topic_permissions_of_user, "List a user's topic permissions"),
     route("GET", "/permissions", permissions, "List permissions"),
     route("GET", "/permissions/{vhost}/{user}", permission, "Describe a permission"),
     route("PUT", "/permissions/{vhost}/{user}", put_permission, "Set a user's permissions in a virtual host"),
     route("DELETE", "/permissions/{vhost}/{user}", delete_permission, "Remove them"),
     route("GET", "/vhosts/{vhost}/permissions", permissions_of_vhost, "List a virtual host's permissions"),
-    route("GET", "/vhosts/{vhost}/topic-permissions", nothing, "List topic permissions, of which there are none"),
-    route("GET", "/topic-permissions", nothing, "List topic permissions, of which there are none"),
-    route("GET", "/topic-permissions/{vhost}/{user}", nothing, "List topic permissions, of which there are none"),
-    route("PUT", "/topic-permissions/{vhost}/{user}", no_topic_permission, "Refused: routing keys are not checked"),
-    route("DELETE", "/topic-permissions/{vhost}/{user}", no_topic_permission, "Refused: there are none"),
-    route("GET", "/user-limits", nothing, "List limits of users, of which there are none"),
-    route("GET", "/user-limits/{user}", nothing, "List a user's limits, of which there are none"),
-    route("PUT", "/user-limits/{user}/{limit}", no_user_limit, "Refused: users have no limits"),
-    route("DELETE", "/user-limits/{user}/{limit}", no_user_limit, "Refused: users have no limits"),
+    route("GET", "/vhosts/{vhost}/topic-permissions", topic_permissions_of_vhost, "List them of a virtual host"),
+    route("GET", "/topic-permissions", topic_permissions, "List topic permissions"),
+    route("GET", "/topic-permissions/{vhost}/{user}", topic_permission, "List them of a user in a virtual host"),
+    route("PUT", "/topic-permissions/{vhost}/{user}", put_topic_permission, "Set them for an exchange"),
+    route("DELETE", "/topic-permissions/{vhost}/{user}", delete_topic_permission, "Remove them"),
+    route("GET", "/user-limits", user_limits, "List limits of users"),
+    route("GET", "/user-limits/{user}", limits_of_user, "List a user's limits"),
+    route("PUT", "/user-limits/{user}/{limit}", put_user_limit, "Set a user's limit"),
+    route("DELETE", "/user-limits/{user}/{limit}", delete_user_limit, "Remove it"),
 )

@@ -132,7 +132,9 @@ class NativeSession:
 
     def enter(self, principal: Principal, expires_ms: int | None = None) -> None:
         """The client has shown who it is."""
-        self.access = self.broker.access(principal, DEFAULT, self.meter)
+        access = self.broker.access(principal, DEFAULT, self.meter)
+        access.users.check_connections()
+        self.access = access
         self.guarded = False
         if expires_ms is not None and self.wire is not None:
             left_s = max(0.0, (expires_ms - self.broker.world.clock.now_ms()) / 1000)
