@@ -74,9 +74,7 @@ def test_each_node_tells_its_own_disk_and_settings(cluster: ClusterOfThree, admi
             found += [number for folder in told["log_dirs"] for one in folder["topics"] if one["partitions"]]
         return found
 
-    wait_for(
-        lambda: on_disk() == sorted(has), "those that have it say so"
-    )  # a follower may be about to
+    wait_for(lambda: on_disk() == sorted(has), "those that have it say so")  # a follower may be about to
     with Pipeline(cluster.address(2)) as line:
         asked = [{"resource_type": 4, "resource_name": name, "configuration_keys": None} for name in ("2", "3")]
         line.add("describe_configs", 4, resources=asked)

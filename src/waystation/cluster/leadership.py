@@ -46,11 +46,10 @@ from waystation.cluster.store_view import StoreView
 from waystation.cluster.writes import Known, Write, together
 from waystation.config import BrokerSettings
 from waystation.errors import RevisionConflict, StorageFailed, StoreUnavailable, WaystationError
-from waystation.log import truncation
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
 from waystation.observe.meters import ClusterMeter
-from waystation.topics.partition import Partition, log_of
+from waystation.topics.partition import Partition
 from waystation.topics.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import Topics
 from waystation.world import World
@@ -203,7 +202,7 @@ class Leadership:
             for node_id in led.state.view.state.replicas:
                 if node_id != self._node_id:
                     follower = led.state.followers.get(node_id)
-                    start = log_of(led.partition).start_offset
+                    start = led.partition.start_offset
                     lags[node_id] += max(0, led.state.end - (start if follower is None else follower.offset))
         return dict(lags)
 
@@ -449,11 +448,9 @@ class Leadership:
 
     async def _finish_cutting(self, replica: _Replica) -> None:
         """The disk has interrupted a truncation: until the rest is done, the replica neither follows nor leads."""
-        log = log_of(replica.partition)
         self._cutting.add(replica.key)
         try:
-            await truncation.truncate(log, log.end_offset, self._commit)
-            replica.partition.truncated()
+            await replica.partition.finish_truncation()
         except StorageFailed:
             await asyncio.sleep(LOOK_S)
         finally:
@@ -483,8 +480,7 @@ class Leadership:
         nodes = self._view.living
         writes: list[Write] = []
         for replica in list(self._replicas.values()):
-            interrupted = log_of(replica.partition).truncation
-            if interrupted is not None and interrupted.interrupted and replica.key not in self._cutting:
+            if replica.partition.truncation_interrupted and replica.key not in self._cutting:
                 self._begin(self._finish_cutting(replica))
             if replica.led is None:
                 write = self._take_over(replica, nodes, now)
@@ -574,8 +570,8 @@ class Leadership:
     ) -> Write | None:
         """This leader's disk takes no writes now. Another member that lives may have room; if there is none, or it was
         asked for just now, this one goes on trying."""
-        log = log_of(replica.partition)
-        if log.refused is None and log.stalled is None:
+        refusal = replica.partition.disk_refuses
+        if refusal is None:
             return None
         state = led.state.view.state
         if now - replica.resigned < RESIGNED_S or not any(
@@ -587,7 +583,7 @@ class Leadership:
             "{topic}-{partition}: this node's disk takes no writes, another one may lead: {error}",
             topic=replica.partition.topic.name,
             partition=replica.partition.index,
-            error=log.refused or log.stalled,
+            error=refusal,
         )
         replica.resigned = now
         return self._hand_over(led, nodes) or elections.resign(self._membership.identity, led.state.view)

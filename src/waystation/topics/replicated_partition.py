@@ -16,7 +16,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.errors import FencedLeaderEpoch, NotLeader, UnknownLeaderEpoch
+from waystation.errors import FencedLeaderEpoch, NotLeader, StorageFailed, UnknownLeaderEpoch
+from waystation.log import truncation
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.topics.no_log import NoLog
@@ -161,6 +162,21 @@ class ReplicatedPartition(Partition):
     def truncated(self) -> None:
         """The log has lost its end. What was acknowledged is in it, unless an unclean election took that away."""
         self._high_watermark = min(self._high_watermark, self._log.end_offset)
+
+    @property
+    def truncation_interrupted(self) -> bool:
+        """Whether the disk has refused to finish a truncation: until it is finished, the log takes nothing."""
+        return self._log.truncation is not None and self._log.truncation.interrupted
+
+    async def finish_truncation(self) -> None:
+        """Raises StorageFailed where the disk refuses again."""
+        await truncation.truncate(self._log, self._log.end_offset, self._commit)
+        self.truncated()
+
+    @property
+    def disk_refuses(self) -> StorageFailed | None:
+        """Why this broker's disk takes nothing for it at the moment; it may have room later."""
+        return self._log.refused or self._log.stalled
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 
