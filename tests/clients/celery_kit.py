@@ -214,6 +214,11 @@ class Worker:
         wait_for(told, f"{self.name} is ready")
         return self
 
+    def stop(self) -> None:
+        """It ends by itself, and has acknowledged what it has done."""
+        self.process.terminate()
+        self.process.wait(STOP_S)
+
     def kill(self) -> None:
         """As kill -9 of everything that it started."""
         with suppress(ProcessLookupError):

@@ -152,7 +152,7 @@ def test_a_delay_in_a_header_is_held_by_the_broker(amqp: AmqpTarget, tmp_path: P
         assert again.get(**WAIT) == 2
         lines = play.stage.lines(id=again.id)
         assert [later.at - earlier.at >= 0.3 for earlier, later in pairwise(lines)] == [True, True]
-        worker.kill()
+        worker.stop()
         wait_for(lambda: play.counts()[1] == 0, "the worker is gone")
         assert play.counts()[0] == 0  # The one that is far off has never left the queue, and is not ready.
 

@@ -4,7 +4,9 @@ was there. With the copying taken out, the audit fails.
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -17,9 +19,11 @@ from waystation.cluster.replication import snapshots
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
+from waystation.queues.shard.snapshot import SUFFIX
 from waystation.topics.partition import Partition
 from waystation.topics.topics import QUEUES_TOPIC
 from waystation.world import World
+from waystation.world.disk import OsDisk
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -77,6 +81,51 @@ def test_the_audit_sees_a_follower_without_the_snapshot(tmp_path: Path, monkeypa
     monkeypatch.setattr(snapshots, "copy", nothing)
     with pytest.raises(TimeoutError):
         run(left_after_failover(tmp_path, 3.0))
+
+
+class Refuses:
+    """A disk, or a file of it, whose next call of one verb fails."""
+
+    def __init__(self, inner: Any, verb: str, struck: list[str]) -> None:
+        self._inner, self._verb, self._struck = inner, verb, struck
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._verb and not self._struck:
+            self._struck.append(name)
+            raise OSError(errno.EIO, "Input/output error")
+        found = getattr(self._inner, name)
+        return (lambda path: Refuses(found(path), self._verb, self._struck)) if name == "open" else found
+
+
+@pytest.mark.parametrize(
+    ("side", "verb"),
+    [
+        ("_read", "list"),
+        ("_read", "open"),
+        ("_read", "size"),
+        ("_read", "read"),
+        ("_keep", "replace_file"),
+        ("_keep", "sync_folder"),
+    ],
+)
+def test_a_snapshot_is_copied_though_the_disk_refuses_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str, verb: str
+) -> None:
+    original, struck = getattr(snapshots, side), []  # type: ignore[var-annotated]
+    monkeypatch.setattr(snapshots, side, lambda disk, *rest: original(Refuses(disk, verb, struck), *rest))
+    assert run(left_after_failover(tmp_path)) == [b"alive 0", b"alive 1", b"alive 2", b"and one more"]
+    assert struck == [verb]
+
+
+@pytest.mark.parametrize("verb", ["list", "remove", "sync_folder"])
+def test_older_snapshots_are_removed_by_the_next_attempt_if_the_disk_refuses(tmp_path: Path, verb: str) -> None:
+    old, new, disk = f"1{SUFFIX}", f"2{SUFFIX}", OsDisk()
+    (tmp_path / old).write_bytes(b"old")
+    with pytest.raises(OSError, match="Input/output"):
+        snapshots._keep(Refuses(disk, verb, []), str(tmp_path), new, b"new", True)
+    assert (tmp_path / new).read_bytes() == b"new"
+    snapshots._keep(disk, str(tmp_path), new, b"new", True)
+    assert [file.name for file in tmp_path.iterdir()] == [new]
 
 
 def test_a_new_replica_gets_the_snapshot_and_leads(tmp_path: Path) -> None:

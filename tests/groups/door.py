@@ -31,10 +31,12 @@ from waystation.broker.access.rules import RuleAccess
 from waystation.broker.access.topics import TopicAccess
 from waystation.broker.access.transactions import TransactionAccess
 from waystation.cluster.alone import Alone
+from waystation.config import BrokerSettings
 from waystation.observe.meters import Meters
 from waystation.protocols.kafka import codec, consumer_groups, groups, offsets
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.registry import Call, Listener
+from waystation.security.audit import Audit
 from waystation.security.principals import ANONYMOUS
 from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
@@ -87,7 +89,7 @@ async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
     request_class = getattr(__import__(module, fromlist=[class_name]), class_name)
     buffer = BytesIO()
     entity_writer(request_class)(buffer, _build(request_class, fields))
-    none = SimpleNamespace(listing=lambda *_: [])
+    none: Any = SimpleNamespace(listing=lambda *_: [])
     view = Alone(1, lambda *_: 0)
     broker: Any = SimpleNamespace(
         groups=stage.coordinator,
@@ -96,9 +98,11 @@ async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
         view=view,
         shared=NoShareGroups(),
         shared_admin=none,
+        share_coordinators=SimpleNamespace(elsewhere=lambda _: None),
         node_id=1,
         world=stage.world,
         permissions=OpenPermissions(),
+        audit=Audit(stage.world, BrokerSettings({}), none, none, enforced=lambda: False, alone=True),
     )
     access: Any = SimpleNamespace(
         groups=GroupAccess(broker, ANONYMOUS),
