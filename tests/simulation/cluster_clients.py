@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tests.simulation.cluster_promises import Attempt, Letter, Place, Promises
 from tests.simulation.cluster_world import Lost, Node
@@ -387,17 +387,26 @@ class Clients:
             await asyncio.sleep(0.03)
 
     def look_at_leaders(self) -> None:
-        for node in self.nodes.values():
-            if node.broker is None or node.life is None or node.fenced:
-                continue
-            for name in OWN:
-                topic = node.broker.topics.find(name)
-                for partition in () if topic is None else topic.partitions:
-                    if isinstance(partition, ReplicatedPartition) and partition.leads:
-                        place = (name, partition.index)
-                        self.promises.leads(place, partition.epoch, node.life, partition.end_offset)
-                        if name == TOPIC:
-                            self.promises.high_watermark(place, node.life, partition.visible_offset)
+        leaders = [
+            (node.life, partition)
+            for node in self.nodes.values()
+            if node.broker is not None and node.life is not None and not node.fenced
+            for name in OWN
+            for partition in _partitions(node.broker, name)
+            if isinstance(partition, ReplicatedPartition) and partition.leads
+        ]
+        for life, partition in leaders:
+            self.promises.leads((partition.topic.name, partition.index), partition.epoch, life)
+        for life, partition in leaders:
+            place = (partition.topic.name, partition.index)
+            self.promises.leader_has(place, partition.epoch, partition.end_offset)
+            if partition.topic.name == TOPIC:
+                self.promises.high_watermark(place, life, partition.visible_offset)
+
+
+def _partitions(broker: Broker, name: str) -> Sequence[Partition]:
+    topic = broker.topics.find(name)
+    return () if topic is None else topic.partitions
 
 
 # -- what a node does for a client, in its own context ----------------------------------------------------------------

@@ -15,9 +15,6 @@ from dataclasses import dataclass, field
 
 from tests.simulation.promises import Broken, expect
 
-QUEUES_WAIT_FOR_REPLICAS = False
-"""Whether a queue's message is delivered only when every replica in sync has it: then it is never seen and lost."""
-
 Place = tuple[str, int]
 """A topic, and the partition's number."""
 
@@ -63,12 +60,16 @@ class Promises:
 
     # -- leaders ------------------------------------------------------------------------------------------------------
 
-    def leads(self, place: Place, epoch: int, life: tuple[int, int], end: int) -> None:
-        """Somebody leads an epoch, with a log of this length."""
+    def leads(self, place: Place, epoch: int, life: tuple[int, int]) -> None:
+        """Somebody leads an epoch."""
         other = self.leaders.setdefault((*place, epoch), life)
         expect(other == life, f"{place}: epoch {epoch} is led by {other} and by {life}")
-        if epoch >= self.newest.get(place, -1):
-            self.newest[place] = epoch
+        self.newest[place] = max(epoch, self.newest.get(place, -1))
+
+    def leader_has(self, place: Place, epoch: int, end: int) -> None:
+        """A leader's log is of this length. One that was deposed and does not know it yet need not have what its
+        successor has shown: so all who lead are noted first (`leads`)."""
+        if epoch == self.newest[place]:
             last = max(self.shown.get(place, {}), default=-1)
             expect(end > last, f"{place}: offset {last} was shown, and the leader of epoch {epoch} has {end} records")
 
@@ -166,8 +167,8 @@ class Promises:
             expect(where in (letter.queue, moves.get(letter.queue)), f"{letter} is in {where}")
             expect(not letter.done, f"message {number} is in {where}, though it was acknowledged")
         for number, letter in self.letters.items():
-            promised = letter.stored or (letter.seen and QUEUES_WAIT_FOR_REPLICAS)
-            if promised and not letter.ending:
+            # What was delivered was on every replica in sync before that, whether its sender was told or not.
+            if (letter.stored or letter.seen) and not letter.ending:
                 expect(number in count, f"message {number} is in no queue, and nobody has acknowledged it: {letter}")
 
 
