@@ -216,7 +216,7 @@ class Disasters:
 
     async def connect_twice(self) -> None:
         """What was sent arrives once more by another connection, perhaps much later."""
-        self._stage.network.twice = 0.2
+        self._stage.network.twice = self._rng.choice((0.2, 0.8))
         await asyncio.sleep(self._rng.choice((1.0, 4.0)))
         self._stage.network.twice = 0.0
 

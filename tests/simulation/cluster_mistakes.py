@@ -19,6 +19,7 @@ from waystation.cluster import elections, following, in_sync, promises, starting
 from waystation.cluster.following import Append, BeginAgain, Drop, Truncate
 from waystation.cluster.leadership import Leadership
 from waystation.cluster.membership import Membership
+from waystation.cluster.peer import Marker
 from waystation.cluster.promises import Joiner, LeaderState
 from waystation.cluster.replica_fetch import FetchAnswer, History, ReplicaFetch
 from waystation.cluster.replication import led as led_module
@@ -30,6 +31,7 @@ from waystation.log.batch import Header
 from waystation.log.log import Log
 from waystation.log.producers import Producers, StoredBatch
 from waystation.message import Message
+from waystation.topics.markers import Markers
 from waystation.topics.partition import Partition
 from waystation.topics.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, TRANSACTIONS_TOPIC
@@ -305,6 +307,17 @@ def take_an_old_epoch_for_the_present_one() -> Iterator[None]:
 
 
 @contextmanager
+def end_a_transaction_by_a_late_marker() -> Iterator[None]:
+    """What a coordinator has asked for counts whenever it arrives: also when the next transaction is open."""
+
+    def check_asked(target: Partition, marker: Marker) -> None:
+        """Whatever it means."""
+
+    with patch.object(Markers, "_check_asked", staticmethod(check_asked)):
+        yield
+
+
+@contextmanager
 def forget_delays() -> Iterator[None]:
     with patch.object(Message, "ready_at_ms", lambda self, taken_ms: None):
         yield
@@ -338,6 +351,7 @@ MISTAKES: dict[str, Mistake] = {
         Mistake(a_node_with_another_disk_stays_in_the_in_sync_set, ["replace_disk", "crash_leaders"], TOPICS, 20),
         Mistake(forget_producers_on_followers, KILLS, ["publish_idempotent"], 5),
         Mistake(take_an_old_epoch_for_the_present_one, ["pause"], ["publish", "process"], 10),
+        Mistake(end_a_transaction_by_a_late_marker, ["connect_twice"], ["publish", "process"], 10),
         Mistake(forget_delays, ["pause"], ["queues"], 5),
     )
 }

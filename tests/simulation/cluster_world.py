@@ -171,7 +171,7 @@ class Network:
 
     async def _deliver_again(self, source: int, target: int, sent: bytes) -> None:
         """The same question by another connection, perhaps much later."""
-        await asyncio.sleep(self._rng.choice((0.0, 0.01, 0.3)))
+        await asyncio.sleep(self._rng.choice((0.0, 0.05, 0.15, 0.3)))
         await self._deliver(source, target, sent)
 
     async def _deliver(self, source: int, target: int, sent: bytes) -> bytes:

@@ -208,7 +208,7 @@ class FakeMarkers:
     epochs: list[int] = field(default_factory=list)
     """Of the coordinators who wrote them."""
 
-    async def spread(self, txn: object, coordinator_epoch: int) -> bool:
+    async def spread(self, txn: object, coordinator_epoch: int, attempt: int) -> bool:
         return False
 
     def write_marker(

@@ -79,7 +79,8 @@ class Hurry(msgspec.Struct, frozen=True, tag="hurry"):
 
 
 class Marker(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a transaction in one partition."""
+    """The end of a transaction in one partition. `topics/markers.py` says what the last two are for; -1: a node of an
+    earlier version asks."""
 
     topic: str
     index: int
@@ -87,6 +88,8 @@ class Marker(msgspec.Struct, frozen=True, array_like=True):
     producer_epoch: int
     commit: bool
     coordinator_epoch: int
+    attempt: int = -1  # one more with each that this coordinator makes
+    leader_epoch: int = -1  # of the partition, as the coordinator knows it
 
 
 class WriteMarkers(msgspec.Struct, frozen=True, tag="markers"):

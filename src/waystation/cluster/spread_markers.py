@@ -1,8 +1,10 @@
 """The end of a transaction in partitions that other nodes lead.
 
 It is a marker in each partition, which the leader of that one writes when the coordinator asks; the coordinator goes on
-when all of them are durable, as otherwise a lost one would be missed by nobody. A marker names the coordinator's epoch;
-an older one than was seen is refused (`topics/markers.py`). How a partition joins is in `transactions/writers.py`.
+when all of them are durable, as otherwise a lost one would be missed by nobody. What was asked for and not answered may
+arrive when the transaction has ended and the next one is open: the leader knows it by the coordinator's epoch, by the
+number of the attempt and by its own epoch, and refuses it (`topics/markers.py`). How a partition joins is in
+`transactions/writers.py`.
 
 Used by the coordinator in a cluster. On the loop.
 """
@@ -20,6 +22,7 @@ from waystation.cluster.peer import (
 )
 from waystation.cluster.state import NOBODY
 from waystation.cluster.store_view import StoreView
+from waystation.cluster.view import Placed
 from waystation.errors import (
     NotFound,
     NotLeader,
@@ -54,22 +57,23 @@ class SpreadMarkers:
         """To a partition that is led here: an operator asks for it."""
         self._local.write_marker(topic, partition, producer_id, producer_epoch, commit, coordinator_epoch)
 
-    async def spread(self, txn: Transaction, coordinator_epoch: int) -> bool:
+    async def spread(self, txn: Transaction, coordinator_epoch: int, attempt: int) -> bool:
         """All markers of a prepared transaction, durable when it returns. NotLeader, Unavailable: not all of them."""
         by_node: dict[int, list[Marker]] = defaultdict(list)
         for topic, index in sorted(txn.partitions):
-            marker = Marker(topic, index, *txn.producer, txn.commits, coordinator_epoch)
             found = self._all.find(topic)
             if found is not None:
-                by_node[self._leader(found, index)].append(marker)
+                placed = self._placed(found, index)
+                marker = Marker(topic, index, *txn.producer, txn.commits, coordinator_epoch, attempt, placed.epoch)
+                by_node[placed.leader].append(marker)
         await asyncio.gather(*(self._write(node_id, tuple(markers)) for node_id, markers in by_node.items()))
         return True
 
-    def _leader(self, topic: Topic, index: int) -> int:
+    def _placed(self, topic: Topic, index: int) -> Placed:
         placed = self._view.placed(topic.id, index)
         if placed is None or placed.leader == NOBODY:
             raise NotLeader(f"{topic.name}-{index} has no leader now, so that a transaction cannot be ended there yet")
-        return placed.leader
+        return placed
 
     async def _write(self, node_id: int, markers: tuple[Marker, ...]) -> None:
         request = WriteMarkers(markers)

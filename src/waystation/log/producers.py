@@ -58,6 +58,9 @@ class Producers:
         self.open: dict[int, int] = {}  # producer id → first offset of its open transaction
         self.changed = False
         self.ended = 0  # markers since the log was opened
+        self.asked: dict[int, tuple[int, int]] = {}
+        """Producer id → the last request to end its transaction: the coordinator's epoch, the number of the attempt.
+        It is in no snapshot, since it counts as long as a leader leads (`topics/markers.py`)."""
 
     def check(self, header: Header) -> StoredBatch | None:
         """None: append it. A stored batch: this one is a duplicate of it. Raises if it may not be appended."""
@@ -153,6 +156,7 @@ class Producers:
         ]
         for producer_id in stale:
             del self.by_id[producer_id]
+            self.asked.pop(producer_id, None)
             self.changed = True
 
     def changed_by(self, others: dict[int, ProducerState | None]) -> Producers:

@@ -1,11 +1,17 @@
-"""Transaction markers, written to the partitions that took part (`transactions.markers.MarkerWriter`)."""
+"""Transaction markers, written to the partitions that took part (`transactions.markers.MarkerWriter`).
+
+A marker ends whatever its producer has open in the partition, and an epoch of a producer may be that of many
+transactions. So a coordinator's request must not be carried out late, when the transaction that it means has ended by a
+later request and the next one is open. Each attempt of a coordinator has a number, and a leader takes none that is not
+higher than the last: it knows that one as long as it leads, so that a request must also name its epoch.
+"""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from waystation.cluster.peer import Marker, MarkersWritten, WriteMarkers
-from waystation.errors import FencedLeaderEpoch, ProducerEpochStale, WaystationError
+from waystation.errors import Conflict, FencedLeaderEpoch, ProducerEpochStale, WaystationError
 from waystation.log import batch as batches
 from waystation.topics.partition import Partition
 from waystation.topics.topics import Topics
@@ -32,11 +38,12 @@ class Markers:
         written: list[tuple[int, Partition, int]] = []
         for number, one in enumerate(request.markers):
             try:
-                self._check_coordinator(one)
+                target = self._topics.get(one.topic).partition(one.index)
+                self._check_asked(target, one)
                 self.write_marker(
                     one.topic, one.index, one.producer_id, one.producer_epoch, one.commit, one.coordinator_epoch
                 )
-                target = self._topics.get(one.topic).partition(one.index)
+                target.producers.asked[one.producer_id] = (one.coordinator_epoch, one.attempt)
                 written.append((number, target, target.end_offset))
                 failures.append("")
             except WaystationError as error:
@@ -48,9 +55,17 @@ class Markers:
                 failures[number] = type(error).__name__
         return MarkersWritten(tuple(failures))
 
-    def _check_coordinator(self, marker: Marker) -> None:
-        """A coordinator that was deposed may speak of a transaction that has ended since, when another has begun."""
-        target = self._topics.get(marker.topic).partition(marker.index)
+    @staticmethod
+    def _check_asked(target: Partition, marker: Marker) -> None:
+        """Raises where the marker may be meant for a transaction that has ended since, when another has begun: a
+        coordinator that was deposed asks for it, or its request has been under way while it asked again."""
+        target.check_epoch(marker.leader_epoch)
+        last = target.producers.asked.get(marker.producer_id)
+        if last is not None and marker.attempt >= 0 and (marker.coordinator_epoch, marker.attempt) <= last:
+            raise Conflict(
+                f"{marker.topic}-{marker.index}: a marker that was asked for before the last one of producer"
+                f" {marker.producer_id}"
+            )
         state = target.producers.by_id.get(marker.producer_id)
         if state is not None and marker.coordinator_epoch < state.coordinator_epoch:
             raise FencedLeaderEpoch(
@@ -58,7 +73,7 @@ class Markers:
                 f" now {state.coordinator_epoch}"
             )
 
-    async def spread(self, txn: object, coordinator_epoch: int) -> bool:
+    async def spread(self, txn: object, coordinator_epoch: int, attempt: int) -> bool:
         """A broker alone writes them one by one."""
         return False
 

@@ -8,6 +8,7 @@ goes away does not stop it. Used by the coordinator.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Iterable
 from functools import partial
@@ -39,6 +40,7 @@ class Ends:
         self._table = table
         self._markers = markers
         self._tasks: set[asyncio.Task[Producer]] = set()
+        self._attempts = itertools.count()
         self._pauses: dict[Entry, asyncio.TimerHandle] = {}
         self._closed = False
 
@@ -102,7 +104,7 @@ class Ends:
 
     async def _finish(self, entry: Entry) -> Producer:
         await entry.committed()
-        marked = await self._markers.spread(entry.txn, entry.log.epoch)
+        marked = await self._markers.spread(entry.txn, entry.log.epoch, next(self._attempts))
         return self._complete(entry, marked=marked)
 
     def _complete(self, entry: Entry, *, marked: bool) -> Producer:

@@ -29,9 +29,10 @@ class MarkerWriter(Protocol):
     ) -> None:
         """Appends at once, does not wait for the disk. NotFound: no such partition; StorageFailed: try again later."""
 
-    async def spread(self, txn: Transaction, coordinator_epoch: int) -> bool:
+    async def spread(self, txn: Transaction, coordinator_epoch: int, attempt: int) -> bool:
         """In a cluster: writes all markers of a prepared transaction, on whichever nodes lead its partitions, and waits
-        until they are durable. False: this broker is alone, nothing was done."""
+        until they are durable. False: this broker is alone, nothing was done. `attempt` grows with each call: what an
+        earlier one has asked for and arrives later is refused."""
 
 
 def write_markers(writer: MarkerWriter, txn: Transaction, coordinator_epoch: int) -> None:
