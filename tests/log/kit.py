@@ -149,8 +149,8 @@ class Home:
             attributes=TRANSACTIONAL if txn else 0,
         )
 
-    def end(self, producer_id: int, *, commit: bool, epoch: int = 0) -> Appended:
-        marker = batches.build_marker(producer_id, epoch, commit, 0, self.clock.ms)
+    def end(self, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 0) -> Appended:
+        marker = batches.build_marker(producer_id, epoch, commit, coordinator_epoch, self.clock.ms)
         return self.log.append(marker, batches.read_header(marker))
 
     def fill(self, count: int, size: int = 100) -> None:

@@ -198,6 +198,18 @@ def test_transactions_are_open_or_aborted_as_they_were(home: Home) -> None:
     assert home.log.stable_offset == home.log.end_offset == 6
 
 
+def test_the_epoch_of_a_producers_coordinator_is_as_it_was(home: Home) -> None:
+    """Else a coordinator that was deposed could end transactions in a log that was truncated."""
+    home.send(7, 0, b"a", txn=True)
+    home.end(7, commit=True, coordinator_epoch=5)
+    home.send(7, 1, b"removed", txn=True)
+    home.sync()
+    cut(home, 2)
+    for again in (home.kill_and_open, lambda: None):
+        assert home.log.producers.by_id[7].coordinator_epoch == 5
+        again()
+
+
 def test_a_marker_of_the_removed_history_does_not_count_when_the_log_gets_there_again(tmp_path: Path) -> None:
     """The segment that had it is not written to any more: its transaction index must not speak of it."""
     home = Home(tmp_path, segment_bytes=10_000)

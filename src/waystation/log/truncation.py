@@ -153,8 +153,9 @@ class _Search(msgspec.Struct):
                 producers.record(header, self.now_ms)
                 continue
             try:
-                if batches.marker_commits(segment.read(position, header.size), header) is not None:
-                    producers.end_transaction(header, 0, self.now_ms)
+                batch = segment.read(position, header.size)
+                if batches.marker_commits(batch, header) is not None:
+                    producers.end_transaction(header, batches.marker_epoch(batch, header), self.now_ms)
             except CorruptBatch as error:
                 logger.error("marker.corrupt", "corrupt marker: {error}", error=error)
 
