@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import waystation
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.cli.units import duration
+from waystation.cli.terminal.units import duration
 from waystation.durations import parse_ms, spell_ms
 from waystation.errors import Invalid
 from waystation.message import MAX_HORIZON_MS
-from waystation.spark.pipelines.declared import Trigger
-from waystation.spark.pipelines.problems import PipelineInvalid
-from waystation.spark.pipelines.reading import read_pipeline
-from waystation.topics.start_position import Start, parse_start
+from waystation.spark.pipelines.file.declared import Trigger
+from waystation.spark.pipelines.file.problems import PipelineInvalid
+from waystation.spark.pipelines.file.reading import read_pipeline
+from waystation.topics.partitions.start_position import Start, parse_start
 
 READ = [
     *(("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("7d", 604_800_000), ("2w", 1_209_600_000), ("250ms", 250)),

@@ -26,17 +26,17 @@ if typing.TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from waystation import aio as aio
-    from waystation.client.message_builder import MessageBuilder as MessageBuilder
-    from waystation.client.payloads import MessageType as MessageType
-    from waystation.client.producing import Guarantee
-    from waystation.client.queue_options import Retry as Retry
-    from waystation.client.resequencing import Resequencer as Resequencer
+    from waystation.client.consuming.message_builder import MessageBuilder as MessageBuilder
+    from waystation.client.consuming.resequencing import Resequencer as Resequencer
+    from waystation.client.options.payloads import MessageType as MessageType
+    from waystation.client.options.queue_options import Retry as Retry
+    from waystation.client.options.values import Seconds
+    from waystation.client.sending.producing import Guarantee
     from waystation.client.sync.client import Client as Client
     from waystation.client.sync.message import Message as Message
     from waystation.client.sync.queue import Queue as Queue
     from waystation.client.sync.subscription import Subscription as Subscription
     from waystation.client.sync.transaction import Transaction as Transaction
-    from waystation.client.values import Seconds
     from waystation.inprocess import EmbeddedBroker
     from waystation.message import Priority as Priority
 
@@ -62,12 +62,12 @@ __all__ = [
 _LATER = {
     "Client": "waystation.client.sync.client",
     "Message": "waystation.client.sync.message",
-    "MessageBuilder": "waystation.client.message_builder",
-    "MessageType": "waystation.client.payloads",
+    "MessageBuilder": "waystation.client.consuming.message_builder",
+    "MessageType": "waystation.client.options.payloads",
     "Priority": "waystation.message",
     "Queue": "waystation.client.sync.queue",
-    "Resequencer": "waystation.client.resequencing",
-    "Retry": "waystation.client.queue_options",
+    "Resequencer": "waystation.client.consuming.resequencing",
+    "Retry": "waystation.client.options.queue_options",
     "Subscription": "waystation.client.sync.subscription",
     "Transaction": "waystation.client.sync.transaction",
 }

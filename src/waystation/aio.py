@@ -22,14 +22,14 @@ from waystation.client.aio.opening import Opening as _Opening
 from waystation.client.aio.queue import Queue
 from waystation.client.aio.subscription import Subscription
 from waystation.client.aio.transaction import Transaction
-from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES as _IN_FLIGHT
-from waystation.client.budget import Budget as _Budget
 from waystation.client.core import Core as _Core
-from waystation.client.producing import Guarantee as _Guarantee
-from waystation.client.servers import parse_servers as _parse_servers
-from waystation.client.socket_link import socket_dials as _socket_dials
-from waystation.client.values import Seconds as _Seconds
-from waystation.client.values import message_defaults as _message_defaults
+from waystation.client.links.servers import parse_servers as _parse_servers
+from waystation.client.links.socket_link import socket_dials as _socket_dials
+from waystation.client.options.values import Seconds as _Seconds
+from waystation.client.options.values import message_defaults as _message_defaults
+from waystation.client.sending.budget import DEFAULT_IN_FLIGHT_BYTES as _IN_FLIGHT
+from waystation.client.sending.budget import Budget as _Budget
+from waystation.client.sending.producing import Guarantee as _Guarantee
 from waystation.errors import Invalid as _Invalid
 
 if _TYPE_CHECKING:

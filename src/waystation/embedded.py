@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
-from waystation.client.address import Address, parse_address
-from waystation.client.forks import let_go, tell_after_fork
-from waystation.client.local_link import OpenSession, local_dial
-from waystation.client.loops import close_at_exit, loop_factory
+from waystation.client.links.address import Address, parse_address
+from waystation.client.links.forks import let_go, tell_after_fork
+from waystation.client.links.local_link import OpenSession, local_dial
+from waystation.client.links.loops import close_at_exit, loop_factory
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid, InvalidSetting, Unavailable, WaystationError
 from waystation.world.memory_disk import MEMORY
@@ -26,8 +26,8 @@ from waystation.world.memory_disk import MEMORY
 if TYPE_CHECKING:
     from waystation.broker.broker import Broker
     from waystation.broker.open import ClusterPlan
-    from waystation.client.link import Dial
-    from waystation.cluster.state import Address as NodeAddress
+    from waystation.client.links.link import Dial
+    from waystation.cluster.decisions.state import Address as NodeAddress
     from waystation.pipeline_runner import FolderRunner
     from waystation.protocols.amqp.server import AmqpListener
     from waystation.protocols.budget import Budgets
@@ -213,7 +213,7 @@ class Station:
 
 def _told(addresses: Mapping[str, str]) -> dict[str, NodeAddress]:
     """Where a node listens, as other nodes are told."""
-    from waystation.cluster.state import Address as NodeAddress
+    from waystation.cluster.decisions.state import Address as NodeAddress
 
     found: dict[str, NodeAddress] = {}
     for name, text in addresses.items():

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 
 from waystation.client.aio.bridge import Bridge as AsyncBridge
 from waystation.client.aio.client import Client as AsyncClient
-from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES, Budget, ThreadBudget
 from waystation.client.core import Core
-from waystation.client.producing import Guarantee
+from waystation.client.options.values import MessageOptions, Seconds, message_defaults
+from waystation.client.sending.budget import DEFAULT_IN_FLIGHT_BYTES, Budget, ThreadBudget
+from waystation.client.sending.producing import Guarantee
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.client import Client
 from waystation.client.sync.connecting import AtExit, make_core
-from waystation.client.values import MessageOptions, Seconds, message_defaults
 from waystation.embedded import BrokerThread, Setting
 
 

@@ -31,10 +31,10 @@ from uuid import uuid4
 
 import msgspec
 
-from waystation.client.payloads import Value
+from waystation.client.options.payloads import Value
+from waystation.client.options.values import MessageOptions, make_message
 from waystation.client.sync.client import Client
 from waystation.client.sync.queue import Queue
-from waystation.client.values import MessageOptions, make_message
 from waystation.errors import Invalid
 from waystation.message import Message
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from waystation.admin.view_pipelines import RunnablePipeline
+from waystation.admin.views.view_pipelines import RunnablePipeline
 from waystation.errors import Conflict, Invalid, NotFound, Unavailable, WaystationError
 from waystation.observe.events import event_logger
 
@@ -185,7 +185,7 @@ class FolderRunner:
 
 def _name_of(file: Path) -> tuple[str, str]:
     """The name of the pipeline in a file, and what is wrong with it."""
-    from waystation.spark.pipelines.reading import read_with_problems
+    from waystation.spark.pipelines.file.reading import read_with_problems
 
     try:
         read = read_with_problems(file)

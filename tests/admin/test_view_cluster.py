@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.protocols.kafka.cluster_kit import ClusterDesk
-from waystation.cluster.state import NOBODY
+from waystation.cluster.decisions.state import NOBODY
 from waystation.errors import Conflict, Invalid, NoSuchNode, NotFound, UnknownTopic
 
 

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from tests.broker.queue_kit import HOUR_MS, Machine, on_a_machine
-from waystation.admin.view_delayed import (
+from waystation.admin.views.view_delayed import (
     SLICE,
     DelayedPlace,
     DelayedQuery,

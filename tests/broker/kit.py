@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
-from waystation.log import batch as batches
-from waystation.log.batch import Record
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Record
 from waystation.log.log import Appended
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 from waystation.world import OsDisk, SystemRandom, ThreadOffload, World
 
 T = TypeVar("T")

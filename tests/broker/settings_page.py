@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from waystation import config_kafka
-from waystation.cli.setting_units import spelled
+from waystation.cli.terminal.setting_units import spelled
 from waystation.config import BROKER_SETTINGS, FOREVER, TOPIC_SETTINGS, Setting, Value, render
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "settings.md"

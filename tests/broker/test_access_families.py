@@ -20,7 +20,9 @@ import pytest
 from tests.broker.kit import broker_on, run, send
 from tests.support.permissions import OpenPermissions, RefusesEverything
 from waystation.broker.access import Access
-from waystation.broker.access.groups import GroupAccess
+from waystation.broker.access.administration.view_rows import ACTIONS, VIEWS, AnyRow
+from waystation.broker.access.administration.views import ViewAccess
+from waystation.broker.access.messaging.groups import GroupAccess
 from waystation.broker.access.types import (
     ANONYMOUS,
     DEFAULT,
@@ -38,11 +40,9 @@ from waystation.broker.access.types import (
     TopicQueueSettings,
     TransactionFilter,
 )
-from waystation.broker.access.view_rows import ACTIONS, VIEWS, AnyRow
-from waystation.broker.access.views import ViewAccess
 from waystation.broker.broker import Broker
 from waystation.errors import NotAllowed, WaystationError
-from waystation.log.batch import build, read_header
+from waystation.log.batches.batch import build, read_header
 from waystation.message import Message
 from waystation.protocol import RoutingInfo, StagedTransaction, Subscribe
 from waystation.routing.namespaces import Limits

@@ -11,8 +11,8 @@ from tests.broker import stranger
 from tests.broker.kit import NOW_MS, HandClock, broker_on, publish, run, send, snapshot
 from tests.support.server import ROOT
 from waystation.broker.broker import Broker
-from waystation.log import batch as batches
-from waystation.topics.partition import log_of
+from waystation.log.batches import batch as batches
+from waystation.topics.partitions.partition import log_of
 
 PAGE = ROOT / "docs" / "reference" / "on-disk.md"
 TRANSACTIONAL = {"producer_epoch": 0, "attributes": 0x10}

@@ -13,7 +13,7 @@ import pytest
 from tests.broker.kit import run
 from tests.support.waiting import DEADLINE_S
 from waystation import pipeline_runner
-from waystation.admin.view_pipelines import RunnablePipeline
+from waystation.admin.views.view_pipelines import RunnablePipeline
 from waystation.errors import Conflict, Invalid, NotFound, Unavailable
 from waystation.pipeline_runner import FolderRunner
 

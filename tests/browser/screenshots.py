@@ -19,10 +19,10 @@ from playwright.sync_api import ViewportSize, sync_playwright
 from tests.browser.chromium import ARGUMENTS, CHROMIUM
 from tests.browser.sample_pipeline import enriching
 from tests.support.server import Server
-from waystation.client.address import parse_address
+from waystation.client.links.address import parse_address
 from waystation.demo import shop as demo_shop
 from waystation.observe.pipeline_state import PipelineState
-from waystation.spark.pipelines.reporter import Reporter
+from waystation.spark.pipelines.status.reporter import Reporter
 
 MAX_BYTES = 150 * 1024
 SIZE = ViewportSize(width=1280, height=800)

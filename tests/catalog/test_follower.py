@@ -22,7 +22,7 @@ from waystation.message import Message
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespaces import Limits, Namespace
 from waystation.share.topic_queue_settings import TopicQueueSettings
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 from waystation.world import real_world
 
 

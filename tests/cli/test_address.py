@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from waystation.client.address import Address, parse_address
+from waystation.client.links.address import Address, parse_address
 from waystation.errors import Invalid
 
 

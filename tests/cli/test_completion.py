@@ -19,8 +19,8 @@ import waystation
 from tests.cli.kit import START, Cli, QuickCli, environment
 from tests.support.server import ROOT
 from tests.support.waiting import DEADLINE_S
-from waystation.cli.completion import SHELLS, names
-from waystation.cli.completion_tree import spots
+from waystation.cli.completion.command import SHELLS, names
+from waystation.cli.completion.tree import spots
 from waystation.cli.main import COMMANDS, build_parser
 
 offline = QuickCli("127.0.0.1:1")

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.kit import QuickCli
 from tests.support.server import ROOT
-from waystation.cli.config_file import check_config
-from waystation.cli.options import OPTIONS
+from waystation.cli.server.config_file import check_config
+from waystation.cli.server.options import OPTIONS
 from waystation.config import BROKER_SETTINGS, render
 
 offline = QuickCli("127.0.0.1:1")

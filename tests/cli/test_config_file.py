@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from waystation.cli.config_file import check_config, read_config
-from waystation.cli.configuration import variable_of
 from waystation.cli.main import build_parser
-from waystation.cli.options import OPTIONS
-from waystation.cli.serve import Plan, make_plan
-from waystation.client.address import Address
+from waystation.cli.server.config_file import check_config, read_config
+from waystation.cli.server.configuration import variable_of
+from waystation.cli.server.options import OPTIONS
+from waystation.cli.server.serve import Plan, make_plan
+from waystation.client.links.address import Address
 from waystation.config import BROKER_SETTINGS
 from waystation.errors import Invalid, InvalidSetting
 

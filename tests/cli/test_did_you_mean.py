@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.cli.kit import QuickCli
-from waystation.cli.completion_tree import spots
+from waystation.cli.completion.tree import spots
 from waystation.cli.main import build_parser
 
 offline = QuickCli("127.0.0.1:1")

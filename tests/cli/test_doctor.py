@@ -14,12 +14,12 @@ import pytest
 from tests.cli.kit import QuickCli
 from tests.support.server import Server
 from waystation.broker.broker import LOCK_FILE as BROKERS_LOCK_FILE
-from waystation.cli import doctor_disk
-from waystation.cli.doctor_disk import LOCK_FILE, file_system_of, judge_sync
-from waystation.cli.doctor_ports import who_answers
-from waystation.cli.doctor_system import judge_clock, look_at_spark, memory
-from waystation.cli.findings import Finding, worst
-from waystation.client.address import Address, parse_address
+from waystation.cli.doctor import disk as doctor_disk
+from waystation.cli.doctor.disk import LOCK_FILE, file_system_of, judge_sync
+from waystation.cli.doctor.findings import Finding, worst
+from waystation.cli.doctor.ports import who_answers
+from waystation.cli.doctor.system import judge_clock, look_at_spark, memory
+from waystation.client.links.address import Address, parse_address
 from waystation.version import __version__
 
 offline = QuickCli("127.0.0.1:1")

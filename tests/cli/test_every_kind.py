@@ -21,11 +21,11 @@ from tests.clients.share_kit import share_consumer
 from tests.support.names import unique
 from tests.support.waiting import wait_for
 from waystation.catalog.sqlite import SqliteCatalog
-from waystation.cli.completion_tree import spots
+from waystation.cli.completion.tree import spots
 from waystation.cli.main import build_parser
 from waystation.observe.pipeline_state import PipelineState
 from waystation.security.users import User, edit_offline
-from waystation.spark.pipelines.reporter import Reporter
+from waystation.spark.pipelines.status.reporter import Reporter
 from waystation.world.random import SystemRandom
 
 OTHER_WORDS = {

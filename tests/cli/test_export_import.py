@@ -17,10 +17,10 @@ import pytest
 import waystation
 from tests.cli.kit import Cli, QuickCli
 from tests.support.waiting import DEADLINE_S, wait_for
-from waystation.cli.export import _save
-from waystation.cli.progress import Progress
-from waystation.cli.row_files import open_writer
-from waystation.cli.rows import Row, TopicRow
+from waystation.cli.terminal.progress import Progress
+from waystation.cli.transfer.export import _save
+from waystation.cli.transfer.row_files import open_writer
+from waystation.cli.transfer.rows import Row, TopicRow
 from waystation.client.records.publishing import OutgoingRecord, RecordPublisher
 from waystation.errors import Unavailable
 from waystation.message import Message

@@ -20,11 +20,11 @@ from tests.cli.kit import Cli, QuickCli
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.cli.completion_tree import spots
+from waystation.cli.completion.tree import spots
 from waystation.cli.main import build_parser
 from waystation.client.sync.client import Client
 from waystation.observe.pipeline_state import PipelineState
-from waystation.spark.pipelines.reporter import Reporter
+from waystation.spark.pipelines.status.reporter import Reporter
 
 NOT_RUN = {
     "serve": "it has no --json; its log has --log-format json",

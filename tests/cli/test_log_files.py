@@ -10,8 +10,8 @@ import pytest
 import waystation
 from tests.cli.kit import Cli
 from waystation.cli.main import main
-from waystation.log.batch import build, build_marker, place
-from waystation.log.compression import ZSTD
+from waystation.log.batches.batch import build, build_marker, place
+from waystation.log.batches.compression import ZSTD
 
 NOW_MS = 1_772_366_400_000
 

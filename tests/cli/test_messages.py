@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.cli.lines import lines_of
-from waystation.cli.message_json import from_json, to_json
-from waystation.cli.template import compile_template
+from waystation.cli.messages.lines import lines_of
+from waystation.cli.messages.message_json import from_json, to_json
+from waystation.cli.messages.template import compile_template
 from waystation.client.records.reading import IncomingRecord
 from waystation.errors import Invalid
-from waystation.log.batch import Record
+from waystation.log.batches.batch import Record
 
 MESSAGE = IncomingRecord(
     "orders", 3, Record(42, 1_772_366_400_123, b"k\xff", b"va{l}ue", (("a", b"1"), ("a", None), ("b", b"2")))

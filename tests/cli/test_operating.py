@@ -15,7 +15,7 @@ import pytest
 import waystation
 from tests.cli.kit import Cli, QuickCli, command, environment
 from tests.support.waiting import DEADLINE_S, wait_for
-from waystation.cli.top import sparkline, spell_duration
+from waystation.cli.monitoring.top import sparkline, spell_duration
 
 
 def test_top_shows_what_the_broker_does(quick: QuickCli, topic: str) -> None:

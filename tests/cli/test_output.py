@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from waystation.cli.completion_tree import spots
-from waystation.cli.logs import EventFormatter
+from waystation.cli.completion.tree import spots
 from waystation.cli.main import COMMANDS, build_parser, main
-from waystation.cli.output import print_table, spell_bytes
+from waystation.cli.server.logs import EventFormatter
+from waystation.cli.terminal.output import print_table, spell_bytes
 
 
 def test_a_table_fits_its_content(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.log.partitioning import murmur2, partition_of
+from waystation.log.batches.partitioning import murmur2, partition_of
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ import pytest
 from tests.cli.kit import Cli, QuickCli, environment
 from tests.support.names import unique
 from tests.support.waiting import wait_for
-from waystation.cli.pipeline_view import bar, show
+from waystation.cli.pipelines.pipeline_view import bar, show
 from waystation.errors import NotFound
 from waystation.observe.pipeline_state import PipelineState, SinkState
-from waystation.spark.pipelines.registry import connect_any, find_pipeline, known_pipelines
-from waystation.spark.pipelines.reporter import Reporter
+from waystation.spark.pipelines.status.registry import connect_any, find_pipeline, known_pipelines
+from waystation.spark.pipelines.status.reporter import Reporter
 
 TEXT = """\
 name = "{name}"
@@ -164,7 +164,7 @@ def known_phase(cli: Cli, name: str) -> str:
 
 
 def test_a_wish_for_an_earlier_run_is_not_heard(cli: Cli, told: Reporter, name: str) -> None:
-    from waystation.spark.pipelines.registry import ask_to_stop
+    from waystation.spark.pipelines.status.registry import ask_to_stop
 
     with connect_any(cli.server) as connection:
         state = find_pipeline(connection, name)

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from waystation.errors import Invalid
-from waystation.topics.start_position import Start, parse_start
+from waystation.topics.partitions.start_position import Start, parse_start
 
 NOW_MS = 1_772_366_400_000
 

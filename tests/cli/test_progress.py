@@ -8,7 +8,7 @@ import pty
 
 import pytest
 
-from waystation.cli.progress import BAR, Progress
+from waystation.cli.terminal.progress import BAR, Progress
 
 
 class Clock:

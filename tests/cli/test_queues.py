@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.kit import Cli, QuickCli
 from tests.support.waiting import DEADLINE_S, wait_for
-from waystation.cli.queue_settings import NAMES, OVERFLOWS
-from waystation.client.queue_options import QueueOptions
+from waystation.cli.queues.queue_settings import NAMES, OVERFLOWS
+from waystation.client.options.queue_options import QueueOptions
 from waystation.queues.settings import Overflow, QueueSettings
 
 # -- the queues --------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.cli.row_files import RowReader, format_of, open_writer
-from waystation.cli.row_lines import from_line, to_line
-from waystation.cli.rows import QueueRow, Row, TopicRow
+from waystation.cli.transfer.row_files import RowReader, format_of, open_writer
+from waystation.cli.transfer.row_lines import from_line, to_line
+from waystation.cli.transfer.rows import QueueRow, Row, TopicRow
 from waystation.errors import AlreadyExists, Invalid
 from waystation.message import Message
 

@@ -15,8 +15,8 @@ import pytest
 from tests.cli.kit import command, environment
 from tests.support.server import ROOT
 from tests.support.waiting import DEADLINE_S
-from waystation.cli.config_file import check_config
-from waystation.cli.service import tell_service_manager
+from waystation.cli.server.config_file import check_config
+from waystation.cli.server.service import tell_service_manager
 
 FOLDER = ROOT / "deploy" / "systemd"
 UNIT = FOLDER / "waystation.service"

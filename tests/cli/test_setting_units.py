@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.cli.kit import Cli, QuickCli
 from tests.cli.test_serve import Serving, serving
-from waystation.cli.setting_units import plain, spelled
+from waystation.cli.terminal.setting_units import plain, spelled
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, render
 from waystation.errors import InvalidSetting
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.cli.output import visible
-from waystation.cli.received import preview, spell_payload
-from waystation.cli.units import moment, size, spell_about
+from waystation.cli.messages.received import preview, spell_payload
+from waystation.cli.terminal.output import visible
+from waystation.cli.terminal.units import moment, size, spell_about
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.support.waiting import DEADLINE_S
-from waystation.client.loops import loop_factory
+from waystation.client.links.loops import loop_factory
 
 
 class LoopOnThread:

@@ -16,7 +16,7 @@ import waystation
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S, wait_for
-from waystation.client import forks
+from waystation.client.links import forks
 from waystation.errors import WaystationError
 
 OPENED = {

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation import aio, errors
-from waystation.client.budget import Budget, ThreadBudget
-from waystation.client.failures import failure
-from waystation.client.holding import runs_of
-from waystation.client.payloads import value_of
-from waystation.client.producing import in_groups
-from waystation.client.queue_options import QueueOptions, Retry, queue_settings
-from waystation.client.results import Stored
-from waystation.client.servers import parse_urls
-from waystation.client.values import make_message, milliseconds, moment_ms
+from waystation.client.consuming.holding import runs_of
+from waystation.client.links.failures import failure
+from waystation.client.links.servers import parse_urls
+from waystation.client.options.payloads import value_of
+from waystation.client.options.queue_options import QueueOptions, Retry, queue_settings
+from waystation.client.options.values import make_message, milliseconds, moment_ms
+from waystation.client.sending.budget import Budget, ThreadBudget
+from waystation.client.sending.producing import in_groups
+from waystation.client.sending.results import Stored
 from waystation.message import Message
 from waystation.protocol import MAGIC, Answer, AnyCommand, Failure, Hello, HelloAnswer, Ping
 

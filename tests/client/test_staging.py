@@ -14,7 +14,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.client.sync.client import Client
 from waystation.errors import Conflict, Invalid, InvalidRecord, WaystationError
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.protocol import StagedTransaction
 
 _numbers = itertools.count()

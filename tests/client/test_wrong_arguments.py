@@ -18,7 +18,7 @@ from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S
 from waystation import Retry, aio, errors
-from waystation.client.payloads import encode_value
+from waystation.client.options.payloads import encode_value
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import struct
 from typing import NamedTuple
 
 from tests.support.waiting import DEADLINE_S
-from waystation.log import batch as batches
-from waystation.log.batch import MAGIC, Header, write_varint
-from waystation.log.compression import compress
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import MAGIC, Header, write_varint
+from waystation.log.batches.compression import compress
 
 
 class Answer(NamedTuple):

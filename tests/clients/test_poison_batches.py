@@ -11,9 +11,9 @@ from confluent_kafka import KafkaError
 from tests.clients import kit
 from tests.clients.raw_produce import batch_of, produce, tiny_records
 from tests.clients.stage import NewTopicCall
-from waystation.log.batch import Record, encode_records, write_varint
-from waystation.log.compression import compress
-from waystation.log.record_check import MAX_BATCH_RECORDS
+from waystation.log.batches.batch import Record, encode_records, write_varint
+from waystation.log.batches.compression import compress
+from waystation.log.batches.record_check import MAX_BATCH_RECORDS
 
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 NOW_MS = int(time.time() * 1000)

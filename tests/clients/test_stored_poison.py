@@ -23,7 +23,7 @@ from tests.clients.stage import create_topic
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.log.batch import Record, encode_records
+from waystation.log.batches.batch import Record, encode_records
 
 NOW_MS = int(time.time() * 1000)
 GOOD = ["before", "behind"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from waystation.cluster.promises import LeaderState
-from waystation.cluster.replica_fetch import NO_EPOCH, History, ReplicaFetch
-from waystation.cluster.state import DiskState, NodeState, PartitionState, disk_key, node_key
-from waystation.cluster.writes import Identity, Known, Write
+from waystation.cluster.decisions.promises import LeaderState
+from waystation.cluster.decisions.replica_fetch import NO_EPOCH, History, ReplicaFetch
+from waystation.cluster.decisions.state import DiskState, NodeState, PartitionState, disk_key, node_key
+from waystation.cluster.decisions.writes import Identity, Known, Write
 
 KEY = "partitions/0190163d-8694-739b-aea5-966c26f8ad90/0"
 REVISION = 40  # of the partition's entry

@@ -17,14 +17,14 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from waystation.broker.broker import Broker
-from waystation.cluster.link import LinkLost, PeerRefused
+from waystation.cluster.decisions.state import Address
+from waystation.cluster.links.link import LinkLost, PeerRefused
+from waystation.cluster.links.peer import Answer, Request
 from waystation.cluster.memory_store import MemoryFace, MemoryStore
 from waystation.cluster.node import NodeOptions
-from waystation.cluster.peer import Answer, Request
-from waystation.cluster.state import Address
 from waystation.cluster.store_view import StoreView
 from waystation.config import BrokerSettings
-from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.world import real_world
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from waystation.cluster.address import EtcdAddress, parse
-from waystation.cluster.state import Address
+from waystation.cluster.decisions.state import Address
 from waystation.errors import Invalid
 
 

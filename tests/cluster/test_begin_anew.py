@@ -11,7 +11,7 @@ from tests.cluster.in_process import Cluster, cluster_of, until
 from tests.cluster.test_replication import everything, publish
 from waystation.cluster.leadership import Leadership
 from waystation.errors import Unavailable
-from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -16,9 +16,9 @@ from tests.cluster.decisions_kit import (
     partition,
 )
 from waystation.catalog.catalog import ABSENT
-from waystation.cluster import elections
-from waystation.cluster.state import NOBODY
-from waystation.cluster.writes import Write, together
+from waystation.cluster.decisions import elections
+from waystation.cluster.decisions.state import NOBODY
+from waystation.cluster.decisions.writes import Write, together
 from waystation.errors import ElectionNotNeeded, NoEligibleLeader, NoPreferredLeader
 
 ALL = {1, 2, 3}

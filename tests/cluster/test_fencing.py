@@ -10,8 +10,8 @@ import msgspec
 from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
 from waystation.broker.broker import Broker
+from waystation.cluster.decisions.state import DiskState, disk_key, encode, partition_key
 from waystation.cluster.member import Member
-from waystation.cluster.state import DiskState, disk_key, encode, partition_key
 
 
 @dataclass(frozen=True)

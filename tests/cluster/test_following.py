@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cluster.decisions_kit import identity, log, partition
-from waystation.cluster.following import Append, BeginAgain, Drop, Truncate, next_fetch, received
-from waystation.cluster.replica_fetch import NO_EPOCH, EpochEnd, FetchAnswer, History, ReplicaFetch
-from waystation.cluster.state import NOBODY
+from waystation.cluster.decisions.following import Append, BeginAgain, Drop, Truncate, next_fetch, received
+from waystation.cluster.decisions.replica_fetch import NO_EPOCH, EpochEnd, FetchAnswer, History, ReplicaFetch
+from waystation.cluster.decisions.state import NOBODY
 
 STATE = partition(1).state
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.cluster.decisions_kit import DISK_REVISION, KEY, REVISION, after, disk, identity, partition
-from waystation.cluster import in_sync
-from waystation.cluster.promises import Joiner
+from waystation.cluster.decisions import in_sync
+from waystation.cluster.decisions.promises import Joiner
 
 FETCHED = Joiner(3, "folder 3")
 

@@ -16,10 +16,10 @@ import pytest
 from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
 from waystation.broker.broker import Broker
-from waystation.cluster.link import LinkLost
-from waystation.cluster.peer import Answer, MarkersWritten, Request, WriteMarkers
-from waystation.log import batch as batches
-from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.cluster.links.link import LinkLost
+from waystation.cluster.links.peer import Answer, MarkersWritten, Request, WriteMarkers
+from waystation.log.batches import batch as batches
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import TRANSACTIONS_TOPIC
 from waystation.transactions.machine import Producer, State
 

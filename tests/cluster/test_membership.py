@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from tests.simulation.world import Simulation
+from waystation.cluster.decisions.state import node_key
 from waystation.cluster.membership import Membership
 from waystation.cluster.memory_store import Fate, MemoryStore
-from waystation.cluster.state import node_key
 
 LEASE_S = 3.0
 

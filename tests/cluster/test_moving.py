@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.cluster.moving import PartitionId, moves
+from waystation.cluster.decisions.moving import PartitionId, moves
 from waystation.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 
 TOPIC = UUID(int=1)

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.cluster.placement import Candidate, Planner, check_assignment, default_factor, first_state, place
-from waystation.cluster.state import PartitionState
+from waystation.cluster.decisions.placement import (
+    Candidate,
+    Planner,
+    check_assignment,
+    default_factor,
+    first_state,
+    place,
+)
+from waystation.cluster.decisions.state import PartitionState
 from waystation.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.decisions_kit import REVISION, fetch, leader, log, partition
-from waystation.cluster.promises import Fetched, Joiner, LeaderState, Verdict, floor
-from waystation.cluster.replica_fetch import NO_EPOCH, EpochEnd
+from waystation.cluster.decisions.promises import Fetched, Joiner, LeaderState, Verdict, floor
+from waystation.cluster.decisions.replica_fetch import NO_EPOCH, EpochEnd
 
 LAG = 10.0
 

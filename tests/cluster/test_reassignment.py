@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.decisions_kit import REVISION, after, identity, node, partition
-from waystation.cluster import reassignment
-from waystation.cluster.state import NOBODY, PartitionState
-from waystation.cluster.writes import Known
+from waystation.cluster.decisions import reassignment
+from waystation.cluster.decisions.state import NOBODY, PartitionState
+from waystation.cluster.decisions.writes import Known
 from waystation.errors import Conflict, InvalidReplicaAssignment, NoReassignment
 
 LIVING = {1, 2, 3, 4}

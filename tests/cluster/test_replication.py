@@ -10,11 +10,11 @@ import pytest
 from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
 from waystation.errors import NotEnoughReplicas, NotLeader, WaystationError
-from waystation.groups.errors import NotCoordinator
-from waystation.log import batch as batches
+from waystation.groups.machines.errors import NotCoordinator
+from waystation.log.batches import batch as batches
 from waystation.message import Message
-from waystation.topics.partition import log_of
-from waystation.topics.state_log import PartitionStateLog
+from waystation.topics.partitions.partition import log_of
+from waystation.topics.partitions.state_log import PartitionStateLog
 
 
 async def publish(cluster: Cluster, node_id: int, topic: str, *payloads: bytes) -> None:

@@ -11,13 +11,13 @@ from tests.cluster.in_process import Cluster, cluster_of, until
 from tests.cluster.test_replication import publish
 from tests.support.names import unique
 from waystation.cluster.placing import WantedReplicas
-from waystation.groups.errors import NonEmptyGroup, UnknownGroup
-from waystation.share.calls import ShareBeat
-from waystation.share.errors import InvalidShareRequest
+from waystation.groups.machines.errors import NonEmptyGroup, UnknownGroup
+from waystation.share.machines.calls import ShareBeat
+from waystation.share.machines.errors import InvalidShareRequest
+from waystation.share.machines.sessions import ShareSession
 from waystation.share.other_coordinators import OtherShareGroup
 from waystation.share.peer_calls import RENEW_LOCKS, Settling
-from waystation.share.sessions import ShareSession
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 from waystation.topics.topics import SHARE_TOPIC
 
 pytestmark = pytest.mark.timeout(120)

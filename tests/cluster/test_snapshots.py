@@ -14,13 +14,13 @@ from crc32c import crc32c
 from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
 from waystation.broker.broker import Broker
-from waystation.cluster.link import Link
+from waystation.cluster.links.link import Link
 from waystation.cluster.replication import snapshots
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.snapshot import SUFFIX
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 from waystation.topics.topics import QUEUES_TOPIC
 from waystation.world import World
 from waystation.world.disk import OsDisk

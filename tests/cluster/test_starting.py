@@ -6,9 +6,9 @@ import pytest
 
 from tests.cluster.decisions_kit import DISK_REVISION, KEY, NODE_REVISION, after, disk, identity, node, partition
 from waystation.catalog.catalog import ABSENT
-from waystation.cluster import starting
-from waystation.cluster.starting import Folder
-from waystation.cluster.state import NOBODY, DiskState, NodeState
+from waystation.cluster.decisions import starting
+from waystation.cluster.decisions.starting import Folder
+from waystation.cluster.decisions.state import NOBODY, DiskState, NodeState
 from waystation.errors import NodeIdTaken
 
 MINE = Folder(1, "folder 1", 3)

@@ -16,9 +16,9 @@ import msgspec
 from tests.support.server import ROOT
 from waystation import errors
 from waystation.errors import WaystationError
-from waystation.protocols.http.problems import MethodNotAllowed
-from waystation.protocols.http.replies import error_reply as http_reply
-from waystation.protocols.kafka.errors_map import NOT_AUTHORIZED, code_of
+from waystation.protocols.http.transport.problems import MethodNotAllowed
+from waystation.protocols.http.transport.replies import error_reply as http_reply
+from waystation.protocols.kafka.requests.errors_map import NOT_AUTHORIZED, code_of
 from waystation.protocols.management.calls import error_reply as management_reply
 from waystation.protocols.native.session import error_name
 from waystation.wire.amqp.errors import NAMES, of_error
@@ -29,12 +29,12 @@ FIRST = "| error | is a | "
 MODULES = (
     "waystation.errors",
     "waystation.queues.errors",
-    "waystation.groups.errors",
+    "waystation.groups.machines.errors",
     "waystation.transactions.errors",
-    "waystation.share.errors",
-    "waystation.protocols.kafka.topics",
-    "waystation.protocols.kafka.cluster",
-    "waystation.protocols.http.problems",
+    "waystation.share.machines.errors",
+    "waystation.protocols.kafka.admin.topics",
+    "waystation.protocols.kafka.admin.cluster",
+    "waystation.protocols.http.transport.problems",
     "waystation.embedded",
 )
 """Where the errors on the page are defined."""

@@ -12,9 +12,10 @@ from typing import Any
 
 import waystation
 from waystation import aio, outbox
-from waystation.client import queue_options, subscribing, values
-from waystation.client.looked import Looked
-from waystation.client.results import Published, Stored
+from waystation.client.consuming import subscribing
+from waystation.client.consuming.looked import Looked
+from waystation.client.options import queue_options, values
+from waystation.client.sending.results import Published, Stored
 from waystation.client.sync.exchange import Exchange
 from waystation.inprocess import EmbeddedBroker
 from waystation.message import Priority

@@ -25,17 +25,18 @@ from kio.static.constants import EntityType
 
 from tests.groups.kit import Stage
 from tests.support.permissions import OpenPermissions
-from waystation.broker.access.cluster import ClusterAccess
-from waystation.broker.access.groups import GroupAccess
-from waystation.broker.access.rules import RuleAccess
-from waystation.broker.access.topics import TopicAccess
-from waystation.broker.access.transactions import TransactionAccess
+from waystation.broker.access.administration.cluster import ClusterAccess
+from waystation.broker.access.administration.rules import RuleAccess
+from waystation.broker.access.messaging.groups import GroupAccess
+from waystation.broker.access.messaging.topics import TopicAccess
+from waystation.broker.access.messaging.transactions import TransactionAccess
 from waystation.cluster.alone import Alone
 from waystation.config import BrokerSettings
 from waystation.observe.meters import Meters
-from waystation.protocols.kafka import codec, consumer_groups, groups, offsets
 from waystation.protocols.kafka.apis import APIS
-from waystation.protocols.kafka.registry import Call, Listener
+from waystation.protocols.kafka.coordinators import consumer_groups, groups, offsets
+from waystation.protocols.kafka.requests import codec
+from waystation.protocols.kafka.requests.registry import Call, Listener
 from waystation.security.audit import Audit
 from waystation.security.principals import ANONYMOUS
 from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC

@@ -14,10 +14,10 @@ from uuid import UUID, uuid5
 
 from tests.simulation.world import Simulation
 from waystation.errors import StorageFailed
-from waystation.groups.calls import ConsumerBeat, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
 from waystation.groups.coordinator import GroupCoordinator
-from waystation.groups.errors import MemberIdRequired
-from waystation.groups.settings import GroupSettings
+from waystation.groups.machines.calls import ConsumerBeat, JoinAnswer, JoinRequest, SyncAnswer, SyncRequest
+from waystation.groups.machines.errors import MemberIdRequired
+from waystation.groups.machines.settings import GroupSettings
 from waystation.log.state import StateBatch, StateLog
 from waystation.world import World
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.groups.kit import topic_id
-from waystation.groups.assignors import ASSIGNORS, Assignment, Subscriber, ranged, uniform
+from waystation.groups.machines.assignors import ASSIGNORS, Assignment, Subscriber, ranged, uniform
 
 _TOPICS = [topic_id(f"t{number}") for number in range(4)]
 _counts = st.dictionaries(st.sampled_from(_TOPICS), st.integers(1, 9), max_size=4)

@@ -8,11 +8,11 @@ import pytest
 
 from tests.groups.kit import join_request, subscription, sync_request
 from waystation.errors import WaystationError
-from waystation.groups.calls import JoinAnswer, LeavingMember, SyncAnswer, SyncRequest
-from waystation.groups.classic import ClassicGroup
-from waystation.groups.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
-from waystation.groups.classic_states import MOVES, State, moves_table
-from waystation.groups.errors import (
+from waystation.groups.machines.calls import JoinAnswer, LeavingMember, SyncAnswer, SyncRequest
+from waystation.groups.machines.classic import ClassicGroup
+from waystation.groups.machines.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
+from waystation.groups.machines.classic_states import MOVES, State, moves_table
+from waystation.groups.machines.errors import (
     FencedInstance,
     GroupFull,
     IllegalGeneration,
@@ -21,7 +21,7 @@ from waystation.groups.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from waystation.groups.settings import GroupSettings
+from waystation.groups.machines.settings import GroupSettings
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=100, initial_rebalance_limit_ms=1_000, max_group_size=5)
 

@@ -13,12 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.groups.kit import join_request, subscription
 from waystation.errors import WaystationError
-from waystation.groups.calls import JoinAnswer, LeavingMember, SyncRequest
-from waystation.groups.classic import ClassicGroup
-from waystation.groups.classic_decisions import AnswerJoin, AnswerSync, Decision
-from waystation.groups.classic_states import State
-from waystation.groups.errors import MemberIdRequired
-from waystation.groups.settings import GroupSettings
+from waystation.groups.machines.calls import JoinAnswer, LeavingMember, SyncRequest
+from waystation.groups.machines.classic import ClassicGroup
+from waystation.groups.machines.classic_decisions import AnswerJoin, AnswerSync, Decision
+from waystation.groups.machines.classic_states import State
+from waystation.groups.machines.errors import MemberIdRequired
+from waystation.groups.machines.settings import GroupSettings
 
 SETTINGS = GroupSettings(max_group_size=4, new_member_join_timeout_ms=30_000)
 

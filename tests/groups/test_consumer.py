@@ -8,9 +8,9 @@ import pytest
 
 from tests.groups.kit import FakeTopics, first_beat, topic_id
 from waystation.errors import InvalidPattern
-from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, TopicPartition
-from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.errors import (
+from waystation.groups.machines.calls import ConsumerBeat, ConsumerBeatAnswer, TopicPartition
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.errors import (
     FencedInstance,
     FencedMemberEpoch,
     GroupFull,
@@ -20,7 +20,7 @@ from waystation.groups.errors import (
     UnknownMember,
     UnreleasedInstance,
 )
-from waystation.groups.settings import GroupSettings
+from waystation.groups.machines.settings import GroupSettings
 
 SETTINGS = GroupSettings(max_group_size=4)
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.groups.kit import Stage, join, join_request, play, settle, sync_request
 from waystation.errors import StorageFailed
-from waystation.groups.calls import LeavingMember, OffsetToCommit, SyncRequest
-from waystation.groups.errors import (
+from waystation.groups.machines.calls import LeavingMember, OffsetToCommit, SyncRequest
+from waystation.groups.machines.errors import (
     CoordinatorUnavailable,
     InvalidGroupId,
     InvalidGroupRequest,
@@ -18,7 +18,7 @@ from waystation.groups.errors import (
     TooManyGroups,
     UnknownMember,
 )
-from waystation.groups.settings import GroupSettings
+from waystation.groups.machines.settings import GroupSettings
 
 
 def state_of(stage: Stage, group_id: str = "g") -> str:

@@ -8,8 +8,8 @@ import pytest
 
 from tests.groups.kit import Stage, first_beat, join, play, settle
 from waystation.errors import InvalidPattern, InvalidSetting, StorageFailed
-from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, LeavingMember, OffsetToCommit
-from waystation.groups.errors import (
+from waystation.groups.machines.calls import ConsumerBeat, ConsumerBeatAnswer, LeavingMember, OffsetToCommit
+from waystation.groups.machines.errors import (
     InconsistentProtocol,
     InvalidGroupRequest,
     TooManyGroups,
@@ -17,7 +17,7 @@ from waystation.groups.errors import (
     UnknownMember,
     UnsupportedAssignor,
 )
-from waystation.groups.settings import GroupSettings
+from waystation.groups.machines.settings import GroupSettings
 
 
 async def beat(stage: Stage, answer: ConsumerBeatAnswer, **changes: object) -> ConsumerBeatAnswer:

@@ -9,8 +9,8 @@ import pytest
 
 from tests.groups.kit import Stage, first_beat, join, play, settle
 from waystation.errors import StorageFailed, UnknownTopic
-from waystation.groups.calls import FetchedOffset, LeavingMember, OffsetToCommit
-from waystation.groups.errors import (
+from waystation.groups.machines.calls import FetchedOffset, LeavingMember, OffsetToCommit
+from waystation.groups.machines.errors import (
     CoordinatorUnavailable,
     GroupSubscribed,
     IllegalGeneration,
@@ -22,7 +22,7 @@ from waystation.groups.errors import (
     UnknownMember,
     UnstableOffset,
 )
-from waystation.groups.settings import GroupSettings
+from waystation.groups.machines.settings import GroupSettings
 
 DAY_MS = 86_400_000
 

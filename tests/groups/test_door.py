@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.groups.door import VERSIONS, ask, versions
 from tests.groups.kit import Stage, play, subscription
-from waystation.groups.calls import OffsetToCommit
+from waystation.groups.machines.calls import OffsetToCommit
 
 MS = timedelta(milliseconds=1)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from waystation.groups import history
-from waystation.groups.classic_member import assigned_partitions
 from waystation.groups.history import GroupHistory
+from waystation.groups.machines.classic_member import assigned_partitions
 
 
 class Clock:

@@ -8,9 +8,9 @@ import asyncio
 import pytest
 
 from tests.groups.kit import Stage, first_beat, join, play, settle
-from waystation.groups.calls import OffsetToCommit
-from waystation.groups.errors import NotCoordinator
-from waystation.protocols.kafka.errors_map import code_of
+from waystation.groups.machines.calls import OffsetToCommit
+from waystation.groups.machines.errors import NotCoordinator
+from waystation.protocols.kafka.requests.errors_map import code_of
 
 
 async def commit(stage: Stage, offset: int, group_id: str = "g") -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.groups.kit import Stage, first_beat, join, join_request, play, settle, subscription, topic_id
 from waystation.errors import WaystationError
-from waystation.groups.calls import (
+from waystation.groups.machines.calls import (
     ConsumerBeat,
     ConsumerBeatAnswer,
     JoinAnswer,
@@ -21,8 +21,8 @@ from waystation.groups.calls import (
     OffsetToCommit,
     SyncRequest,
 )
-from waystation.groups.classic_member import assigned_partitions, read_subscription, write_assignment
-from waystation.groups.errors import (
+from waystation.groups.machines.classic_member import assigned_partitions, read_subscription, write_assignment
+from waystation.groups.machines.errors import (
     FencedInstance,
     GroupFull,
     IllegalGeneration,
@@ -31,7 +31,7 @@ from waystation.groups.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from waystation.groups.settings import GroupSettings
+from waystation.groups.machines.settings import GroupSettings
 
 Owned = set[int]
 """Partitions of the topic `orders`, which has four."""

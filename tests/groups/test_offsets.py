@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.groups.offsets import Committed, OffsetStore
+from waystation.groups.machines.offsets import Committed, OffsetStore
 
 DAY_MS = 86_400_000
 

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.groups.kit import FakeTopics, first_beat
-from waystation.groups.assignors import ASSIGNORS
-from waystation.groups.calls import ConsumerBeat, ConsumerBeatAnswer, TopicPartition
-from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.errors import FencedMemberEpoch, UnknownMember, UnreleasedInstance
+from waystation.groups.machines.assignors import ASSIGNORS
+from waystation.groups.machines.calls import ConsumerBeat, ConsumerBeatAnswer, TopicPartition
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.errors import FencedMemberEpoch, UnknownMember, UnreleasedInstance
+from waystation.groups.machines.settings import GroupSettings
 from waystation.groups.records import (
     consumer_member_record,
     consumer_record,
     read_consumer,
     read_consumer_member,
 )
-from waystation.groups.settings import GroupSettings
 
 SETTINGS = GroupSettings(consumer_session_timeout_ms=20_000)
 TOPICS = ("red", "green", "blue")

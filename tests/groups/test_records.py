@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tests.groups.kit import topic_id
 from waystation.errors import Corrupt
 from waystation.groups import records
-from waystation.groups.classic import ClassicGroup
-from waystation.groups.classic_member import Member
-from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.consumer_member import ConsumerMember
-from waystation.groups.offsets import Committed
-from waystation.groups.reconcile import Holding, Phase
-from waystation.groups.settings import GroupSettings
+from waystation.groups.machines.classic import ClassicGroup
+from waystation.groups.machines.classic_member import Member
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.consumer_member import ConsumerMember
+from waystation.groups.machines.offsets import Committed
+from waystation.groups.machines.reconcile import Holding, Phase
+from waystation.groups.machines.settings import GroupSettings
 
 SETTINGS = GroupSettings()
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

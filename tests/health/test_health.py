@@ -12,7 +12,7 @@ from tests.broker.queue_kit import Machine, on_a_machine
 from tests.simulation.faults import Fault
 from waystation.broker.broker import Broker
 from waystation.errors import WaystationError
-from waystation.groups.calls import OffsetToCommit
+from waystation.groups.machines.calls import OffsetToCommit
 from waystation.health.health import ABANDONED_LAG, Health, Reason, health_of
 from waystation.message import Message
 from waystation.observe.pipeline_state import TOPIC, PipelineState

@@ -10,7 +10,7 @@ import msgspec
 
 from tests.broker.queue_kit import HOUR_MS, Machine, on_a_machine
 from waystation.admin.pipelines_seen import MAX_POINTS
-from waystation.admin.view_overview import HistoryQuery, history_view, overview_view
+from waystation.admin.views.view_overview import HistoryQuery, history_view, overview_view
 from waystation.broker.broker import Broker
 from waystation.health.census import COUNT_REST_S
 from waystation.message import Message

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from waystation.config import TopicSettings
-from waystation.log import batch as batches
-from waystation.log.batch import TRANSACTIONAL, Header, Record
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import TRANSACTIONAL, Header, Record
 from waystation.log.log import Appended, Log
+from waystation.log.opening.recovery import Trust, lead_alone, open_log
 from waystation.log.points import RecoveryPoints
-from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.world import Disk, InlineOffload, OsDisk, SystemRandom, World
 
 T = TypeVar("T")

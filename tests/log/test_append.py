@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.log.kit import DAY_MS, NOW_MS, Home
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 
 
 def bases(home: Home) -> list[int]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
 from waystation.errors import CorruptBatch, InvalidRecord, UnsupportedFormat
-from waystation.log import batch as batches
-from waystation.log.batch import (
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import (
     HEADER,
     HEADER_SIZE,
     LOG_APPEND_TIME,
@@ -34,7 +34,7 @@ from waystation.log.batch import (
     stamp,
     write_varint,
 )
-from waystation.log.compression import NONE, compress
+from waystation.log.batches.compression import NONE, compress
 
 NOW_MS = 1_772_366_400_000
 CODECS = range(5)

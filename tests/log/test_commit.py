@@ -13,10 +13,10 @@ from tests.simulation.disk import Fault, SimDisk
 from tests.simulation.world import Simulation, simulated_world
 from waystation.config import TopicSettings
 from waystation.errors import StorageFailed
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.log.commit import PATIENCE_S, RETRY_S, FlushMode, GroupCommit
 from waystation.log.log import Log
-from waystation.log.recovery import Trust, open_log
+from waystation.log.opening.recovery import Trust, open_log
 
 NOTHING_KNOWN = Trust(None, False, True)
 

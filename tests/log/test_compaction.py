@@ -14,8 +14,8 @@ from tests.log.kit import DAY_MS, NOW_MS, Home, flip, run
 from tests.log.test_transactions import committed
 from tests.simulation.disk import Fault, SimDisk
 from waystation.errors import CorruptBatch, StorageFailed
-from waystation.log import batch as batches
-from waystation.log import compaction
+from waystation.log.batches import batch as batches
+from waystation.log.cleaning import compaction
 
 
 def keyed(root: Path | str, disk: SimDisk | None = None, **options: Any) -> Home:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.errors import InvalidRecord, TooLarge
-from waystation.log.compression import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
+from waystation.log.batches.compression import CODEC_NAMES, GZIP, LZ4, NONE, SNAPPY, ZSTD, compress, decompress
 
 MIB = 1024 * 1024
 

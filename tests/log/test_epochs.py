@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tests.log.kit import Home, run
-from waystation.log import retention
+from waystation.log.cleaning import retention
 from waystation.log.epochs import FILE, Epochs
 from waystation.log.log import Log
-from waystation.log.recovery import Trust, open_log
+from waystation.log.opening.recovery import Trust, open_log
 from waystation.world import OsDisk
 
 

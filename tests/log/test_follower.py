@@ -11,8 +11,8 @@ import pytest
 from tests.log.kit import Home
 from tests.simulation.disk import Fault, SimDisk
 from waystation.errors import CorruptBatch, FencedLeaderEpoch, InvalidRecord, StorageFailed, UnexpectedOffset
-from waystation.log import batch as batches
 from waystation.log.aborted import Aborted
+from waystation.log.batches import batch as batches
 from waystation.log.log import Log
 
 

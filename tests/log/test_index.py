@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.log.index import OffsetIndex, TimeIndex
+from waystation.log.segments.index import OffsetIndex, TimeIndex
 
 gaps = st.lists(
     st.tuples(st.integers(min_value=1, max_value=50), st.integers(min_value=61, max_value=9_000)), max_size=20

@@ -10,7 +10,7 @@ import pytest
 from tests.log.kit import DAY_MS, Home, run
 from tests.simulation.disk import SimDisk
 from waystation.errors import OutOfOrderSequence, ProducerEpochStale
-from waystation.log import compaction, retention
+from waystation.log.cleaning import compaction, retention
 from waystation.log.producers import REMEMBERED_BATCHES, Producers
 
 LAST = 2**31 - 1

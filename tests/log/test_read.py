@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from tests.log.kit import NOW_MS, Home, flip, run
 from tests.simulation.disk import Fault, SimDisk
 from waystation.errors import CorruptBatch, OffsetOutOfRange, StorageFailed
-from waystation.log import batch as batches
-from waystation.log import retention
-from waystation.log.batch import Header, Record
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Header, Record
+from waystation.log.cleaning import retention
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waystation.errors import InvalidRecord
-from waystation.log.batch import LOG_APPEND_TIME, MAGIC, Header, Record, encode_records, parse_records
-from waystation.log.record_check import MAX_BATCH_RECORDS, _Check, check_records
+from waystation.log.batches.batch import LOG_APPEND_TIME, MAGIC, Header, Record, encode_records, parse_records
+from waystation.log.batches.record_check import MAX_BATCH_RECORDS, _Check, check_records
 
 BASE_MS = 1_700_000_000_000
 

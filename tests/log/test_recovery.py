@@ -11,10 +11,10 @@ import pytest
 from tests.log.kit import NOW_MS, Home, flip, run
 from tests.simulation.disk import SimDisk
 from waystation.errors import CorruptBatch
-from waystation.log import batch as batches
-from waystation.log import retention
+from waystation.log.batches import batch as batches
+from waystation.log.cleaning import retention
+from waystation.log.opening.recovery import Trust, open_log
 from waystation.log.points import FILE as POINTS
-from waystation.log.recovery import Trust, open_log
 from waystation.world import World
 
 

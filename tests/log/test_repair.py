@@ -8,8 +8,8 @@ import pytest
 
 from tests.log.kit import Home, flip
 from waystation.errors import CorruptBatch
-from waystation.log import batch as batches
-from waystation.log import repair
+from waystation.log.batches import batch as batches
+from waystation.log.opening import repair
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from tests.log.kit import DAY_MS, NOW_MS, BootingDisk, Home, run
 from tests.simulation.disk import Fault, SimDisk
 from waystation.config import TopicSettings
 from waystation.errors import StorageFailed
-from waystation.log import batch as batches
-from waystation.log import retention
+from waystation.log.batches import batch as batches
+from waystation.log.cleaning import retention
 from waystation.log.producers import REMEMBERED_BATCHES
 from waystation.world import ThreadOffload, World
 

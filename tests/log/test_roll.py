@@ -14,7 +14,7 @@ from tests.log.kit import Home, run
 from tests.simulation.disk import Fault, SimDisk
 from waystation.config import TopicSettings
 from waystation.errors import StorageFailed
-from waystation.log import compaction
+from waystation.log.cleaning import compaction
 from waystation.world import World
 
 SMALL = b"s" * 50

@@ -8,8 +8,8 @@ import pytest
 
 from tests.log.kit import NOW_MS, flip
 from waystation.errors import CorruptBatch
-from waystation.log import batch as batches
-from waystation.log.segment import FIRST_ALLOCATION, Segment
+from waystation.log.batches import batch as batches
+from waystation.log.segments.segment import FIRST_ALLOCATION, Segment
 from waystation.world import OsDisk
 
 BASE = 1_000

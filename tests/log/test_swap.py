@@ -13,7 +13,7 @@ from tests.log.kit import Home, run
 from tests.log.test_compaction import compact, keyed, put, table
 from tests.simulation.disk import Fault, SimDisk
 from waystation.errors import StorageFailed
-from waystation.log import retention
+from waystation.log.cleaning import retention
 from waystation.world import World
 
 KEYS = 5

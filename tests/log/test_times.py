@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.log.kit import NOW_MS, Home, run
-from waystation.log import batch as batches
-from waystation.log import retention
-from waystation.log.compression import compress
+from waystation.log.batches import batch as batches
+from waystation.log.batches.compression import compress
+from waystation.log.cleaning import retention
 
 
 def expected(home: Home, timestamp: int) -> tuple[int, int] | None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.log.kit import Home, run
 from tests.log.test_producers import accident as accident
 from waystation.errors import ProducerEpochStale
-from waystation.log import batch as batches
-from waystation.log import retention
 from waystation.log.aborted import Aborted, AbortedTransactions
+from waystation.log.batches import batch as batches
+from waystation.log.cleaning import retention
 
 
 def committed(home: Home) -> list[bytes | None]:

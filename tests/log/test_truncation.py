@@ -14,12 +14,12 @@ import pytest
 from tests.log.kit import Home, run
 from tests.simulation.disk import Fault, PowerCut, SimDisk
 from waystation.errors import CorruptBatch, NotLeader, OffsetOutOfRange, StorageFailed, Unavailable
-from waystation.log import batch as batches
-from waystation.log import compaction, retention
 from waystation.log.aborted import Aborted
+from waystation.log.batches import batch as batches
+from waystation.log.cleaning import compaction, retention
+from waystation.log.cleaning.truncation import truncate
 from waystation.log.commit import GroupCommit
 from waystation.log.points import TRUNCATED_FILE
-from waystation.log.truncation import truncate
 from waystation.world import World
 
 

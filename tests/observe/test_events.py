@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.observe.log_calls import SOURCES, log_calls
 from tests.support.server import ROOT
-from waystation.cli.logs import EventFormatter, HumanFormatter
+from waystation.cli.server.logs import EventFormatter, HumanFormatter
 from waystation.observe.events import RESERVED, Event, event_logger
 
 CONFIGURE = {

@@ -11,13 +11,13 @@ import pytest
 from waystation.broker.open import open_tracing
 from waystation.config import BrokerSettings
 from waystation.errors import InvalidSetting
-from waystation.log import batch as batches
-from waystation.log.compression import CODEC_NAMES
+from waystation.log.batches import batch as batches
+from waystation.log.batches.compression import CODEC_NAMES
 from waystation.message import Delivered, Message
 from waystation.observe.spans import Attributes, Span, TracedPlace
 from waystation.observe.traceparent import Parent, read_parent
 from waystation.observe.tracing import MOST_AT_ONCE, MOST_PER_S, Tracing
-from waystation.topics.record_tracing import traced_from, traced_in
+from waystation.topics.records.record_tracing import traced_from, traced_in
 from waystation.world import real_world
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -263,7 +263,7 @@ def test_a_missing_extra_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_sdk_is_loaded_only_when_asked_for() -> None:
     code = (
-        "import sys, waystation, waystation.cli.serve, waystation.broker.open, waystation.protocols.front\n"
+        "import sys, waystation, waystation.cli.server.serve, waystation.broker.open, waystation.protocols.front\n"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -24,13 +24,13 @@ from tests.support.names import unique
 from tests.support.ports import split_address
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.protocol import AnyCommand
 from waystation.protocols.amqp.methods import HANDLERS as AMQP_METHODS
-from waystation.protocols.http.routes import ROUTES
+from waystation.protocols.http.api.routes import ROUTES
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.management.api import ROUTES as MANAGEMENT_ROUTES
-from waystation.protocols.native.plain import PlainActions
+from waystation.protocols.native.plain_actions.plain import PlainActions
 
 Situation = Literal["alarm", "limit", "in sync"]
 SITUATIONS: tuple[Situation, ...] = ("alarm", "limit", "in sync")

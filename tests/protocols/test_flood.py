@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.client.loops import loop_factory
+from waystation.client.links.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.health.admission import TOLD_EVERY_S, Admission
 from waystation.observe.events import Event

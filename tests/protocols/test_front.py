@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from waystation.client.loops import loop_factory
+from waystation.client.links.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.health.admission import Admission
 from waystation.protocols.front import Front

@@ -13,11 +13,11 @@ import pytest
 
 from tests.protocols.test_long_work import ByHand
 from waystation.protocol import MAGIC
-from waystation.protocols.http.engine import Engine as HttpEngine
-from waystation.protocols.http.engine import Request
+from waystation.protocols.http.transport.engine import Engine as HttpEngine
+from waystation.protocols.http.transport.engine import Request
 from waystation.protocols.kafka.engine import Engine as KafkaEngine
-from waystation.protocols.native.frames import Frames
-from waystation.protocols.native.json_lines import LONG_LINE_BYTES, MAX_LINE_BYTES, Lines
+from waystation.protocols.native.framing.frames import Frames
+from waystation.protocols.native.framing.json_lines import LONG_LINE_BYTES, MAX_LINE_BYTES, Lines
 from waystation.world import large_buffers
 from waystation.world.large_buffers import FREED_AT_ONCE, LARGE_BYTES, Body, LettingGo, buffer_of
 
@@ -75,7 +75,7 @@ def test_a_kafka_request_of_megabytes_is_moved_once_while_little_of_it_has_come(
 def test_a_native_frame_of_megabytes_is_moved_once_while_little_of_it_has_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import waystation.protocols.native.intake as module
+    import waystation.protocols.native.framing.intake as module
 
     copies = Copies(monkeypatch, module)
     frames = Frames()
@@ -87,7 +87,7 @@ def test_a_native_frame_of_megabytes_is_moved_once_while_little_of_it_has_come(
 
 
 def test_a_long_line_is_moved_before_it_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    import waystation.protocols.native.intake as module
+    import waystation.protocols.native.framing.intake as module
 
     copies = Copies(monkeypatch, module)
     lines = Lines()

@@ -8,11 +8,11 @@ import errno
 from tests.broker.queue_kit import Inbox, Machine, on_a_machine, put
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Fault
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.commands import HandedOut, decode
 from waystation.queues.shard.delivery_notes import MAX_BYTES, NAME, DeliveryNotes
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 FOLDER = "/shard"
 PATH = f"{FOLDER}/{NAME}"

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put, turns
-from waystation.admin.view_delayed import cancel_delayed
+from waystation.admin.views.view_delayed import cancel_delayed
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, TooLarge, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.delayed import QUEUE as WAITING
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 HUGE = 1 << 70
 CENTURIES_MS = 1 << 60

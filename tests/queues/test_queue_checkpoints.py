@@ -9,13 +9,13 @@ import pytest
 
 from tests.broker.kit import broker_on, snapshot
 from tests.broker.queue_kit import Machine, consumer, on_a_machine, put
-from waystation.log import retention
+from waystation.log.cleaning import retention
 from waystation.log.log import Log
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.checkpoint import FIRST_BYTES, KEPT
 from waystation.queues.shard.stragglers import Stragglers
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 LIFE_BYTES = 3 * 1024 * 1024
 """Less than what makes a checkpoint worth its while within one life, more in three."""

@@ -14,7 +14,7 @@ from waystation.message import Message
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard import commands
 from waystation.queues.shard.commands import FanOut
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 LARGE = bytes(100_000)
 

@@ -14,7 +14,7 @@ from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 SMALL = {"shards": "1", "cache_bytes": "0"}
 

@@ -19,7 +19,7 @@ from waystation.message import Delivered, Message
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 # -- coming and going --------------------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from waystation.errors import FilterSyntax, Invalid
 from waystation.message import Message
-from waystation.routing.binding import Binding, canonical_arguments
-from waystation.routing.exchange import Exchange, ExchangeSettings
-from waystation.routing.subject import Subject
+from waystation.routing.exchanges.binding import Binding, canonical_arguments
+from waystation.routing.exchanges.exchange import Exchange, ExchangeSettings
+from waystation.routing.filtering.subject import Subject
 from waystation.routing.table import make_exchange
 
 

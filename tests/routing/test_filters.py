@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.routing.naive_filter import ABSENT, evaluate, render
 from waystation.errors import Invalid
 from waystation.message import Message, Priority
-from waystation.routing import subject as module
-from waystation.routing.filters import MAX_FILTER_CHARS, Filter, FilterSyntax, Subject, compile_filter
-from waystation.routing.grammar import MAX_DEPTH
+from waystation.routing.filtering import subject as module
+from waystation.routing.filtering.filters import MAX_FILTER_CHARS, Filter, FilterSyntax, Subject, compile_filter
+from waystation.routing.filtering.grammar import MAX_DEPTH
 
 ORDER = Message(
     json.dumps(

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from waystation.errors import Invalid
 from waystation.message import Message
-from waystation.routing.binding import Binding
-from waystation.routing.exchange import Exchange, ExchangeSettings
-from waystation.routing.subject import Subject
+from waystation.routing.exchanges.binding import Binding
+from waystation.routing.exchanges.exchange import Exchange, ExchangeSettings
+from waystation.routing.filtering.subject import Subject
 from waystation.routing.table import make_exchange
 
 NOTHING = Message(b"")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.routing.test_patterns import naive, words
-from waystation.routing.index import PatternIndex, step
+from waystation.routing.matching.index import PatternIndex, step
 
 _word = st.sampled_from(["a", "b", "c", "", "a*"])
 _patterns = st.lists(_word | st.sampled_from(["*", "#"]), max_size=5).map(".".join)

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.routing.naive_filter import like
-from waystation.routing.like import compile_like
+from waystation.routing.filtering.like import compile_like
 
 
 @given(st.text("ab_%\n", max_size=8), st.text("ab\n", max_size=12))

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from waystation.errors import InvalidPattern
-from waystation.routing.patterns import MAX_WILDCARD_CHARS, compile_pattern
+from waystation.routing.matching.patterns import MAX_WILDCARD_CHARS, compile_pattern
 
 names = st.lists(st.sampled_from(["a", "b", ""]), max_size=5).map(".".join)
 patterns = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), min_size=1, max_size=6).map(".".join).filter(bool)

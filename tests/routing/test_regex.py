@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from waystation.errors import InvalidPattern
-from waystation.routing.regex import Regex
+from waystation.routing.matching.regex import Regex
 
 _atoms = st.sampled_from(
     ["a", "b", "-", r"\.", ".", "[ab]", "[^a]", "[a-c.]", r"\d", r"\w", "(a|b)", "(?:ab)", "(a*b)", "(a|b|)", "()"]

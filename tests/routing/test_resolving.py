@@ -9,9 +9,9 @@ import pytest
 from waystation.errors import Invalid, NotAllowed, NotFound
 from waystation.message import Message
 from waystation.routing import resolving
-from waystation.routing.binding import Binding, canonical_arguments
-from waystation.routing.exchange import ExchangeSettings
-from waystation.routing.patterns import WildcardPattern
+from waystation.routing.exchanges.binding import Binding, canonical_arguments
+from waystation.routing.exchanges.exchange import ExchangeSettings
+from waystation.routing.matching.patterns import WildcardPattern
 from waystation.routing.resolving import Resolver, Route
 from waystation.routing.table import RoutingTable, make_exchange
 

@@ -32,9 +32,9 @@ from waystation.errors import (
 from waystation.message import Message
 from waystation.protocol import QueueInfo
 from waystation.queues.settings import QueueSettings
-from waystation.routing.binding import canonical_arguments
+from waystation.routing.exchanges.binding import canonical_arguments
 from waystation.routing.routing import Routing
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 from waystation.world import InlineOffload, OsDisk, SystemRandom, World
 
 HELLO = Message(b"hello")

@@ -6,9 +6,9 @@ import pytest
 
 from waystation.errors import NotFound
 from waystation.message import Message
-from waystation.routing.binding import Binding
-from waystation.routing.exchange import ExchangeSettings
-from waystation.routing.subject import Subject
+from waystation.routing.exchanges.binding import Binding
+from waystation.routing.exchanges.exchange import ExchangeSettings
+from waystation.routing.filtering.subject import Subject
 from waystation.routing.table import PREDECLARED, RoutingTable, make_exchange
 
 QUEUES = {"jobs", "mail"}

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, get_args
 from waystation.broker.access import Access
 from waystation.broker.access.types import OffsetToCommit, Policy
 from waystation.broker.broker import Broker
-from waystation.client.address import Address
+from waystation.client.links.address import Address
 from waystation.config import BrokerSettings
 from waystation.embedded import Station
 from waystation.message import Message

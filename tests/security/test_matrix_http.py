@@ -14,8 +14,8 @@ import pytest
 
 from tests.security.matrix_kit import PASSWORD, PATHS, SECRET, Row, Stage, Told, Walk, run
 from tests.support.ports import split_address
-from waystation.protocols.http.calls import AnyRoute, Route
-from waystation.protocols.http.routes import ROUTES as HTTP_ROUTES
+from waystation.protocols.http.api.routes import ROUTES as HTTP_ROUTES
+from waystation.protocols.http.transport.calls import AnyRoute, Route
 from waystation.protocols.management.api import ROUTES as MANAGEMENT_ROUTES
 
 

@@ -24,7 +24,7 @@ from waystation.broker.access.types import Principal, ShareBeat
 from waystation.broker.broker import Broker
 from waystation.protocols.budget import Budgets
 from waystation.protocols.kafka.apis import APIS
-from waystation.protocols.kafka.registry import Api
+from waystation.protocols.kafka.requests.registry import Api
 from waystation.protocols.kafka.server import KafkaListener
 from waystation.security.permissions import Permissions
 from waystation.security.rules import CLUSTER, Operation, Resource, Rule

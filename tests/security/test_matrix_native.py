@@ -13,11 +13,11 @@ import pytest
 
 from tests.security.matrix_kit import ADMIN, ALICE, PASSWORD, SECRET, Row, Stage, Told, Walk, right, run, stage
 from tests.support.ports import split_address
-from waystation.broker.access.view_rows import ACTIONS, VIEWS
-from waystation.broker.access.view_rows import Row as ViewRow
-from waystation.log import batch as batches
-from waystation.protocols.native import requests
-from waystation.protocols.native.plain import FIELDS
+from waystation.broker.access.administration.view_rows import ACTIONS, VIEWS
+from waystation.broker.access.administration.view_rows import Row as ViewRow
+from waystation.log.batches import batch as batches
+from waystation.protocols.native.commands import requests
+from waystation.protocols.native.plain_actions.plain import FIELDS
 from waystation.protocols.native.session import CALLS
 
 READ_Q, DESCRIBE_Q, READ_T, DESCRIBE_T = (

@@ -19,8 +19,8 @@ from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation import aio
-from waystation.client.login import Credentials, ScramLogin
-from waystation.client.servers import parse_servers, shown
+from waystation.client.links.login import Credentials, ScramLogin
+from waystation.client.links.servers import parse_servers, shown
 from waystation.errors import ConnectionLost, Invalid, NotAuthenticated
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
@@ -91,7 +91,7 @@ def test_json_lines_log_in_with_a_user_and_a_password(closed: Server) -> None:
 
 
 def test_no_action_of_json_lines_is_done_before_the_login(closed: Server) -> None:
-    from waystation.protocols.native.json_lines import COMMANDS
+    from waystation.protocols.native.framing.json_lines import COMMANDS
 
     lines = Lines(closed)
     for action in (*COMMANDS, "publish", "subscribe", "poll", "stats"):

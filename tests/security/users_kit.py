@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.server import ROOT
-from waystation.cli.users import offline_catalog
+from waystation.cli.security.users import offline_catalog
 from waystation.security.permissions import edit_offline
 from waystation.security.rules import RESOURCES, Rule
 

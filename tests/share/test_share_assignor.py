@@ -13,8 +13,8 @@ from kio.schema.errors import ErrorCode
 from tests.groups.kit import topic_id
 from tests.protocols.kafka.admin_kit import Desk, MakeDesk
 from tests.protocols.kafka.conftest import make_desk as make_desk
-from waystation.groups.calls import TopicPartition
-from waystation.share.assignor import assign
+from waystation.groups.machines.calls import TopicPartition
+from waystation.share.machines.assignor import assign
 
 Assignment = dict[str, frozenset[TopicPartition]]
 

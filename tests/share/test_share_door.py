@@ -17,9 +17,9 @@ from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import Desk, each_version
 from waystation.errors import StorageFailed
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.share import partition as share_partition
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 MEMORY = Path("/dev/shm")
 SETTINGS = {"share.coordinator.state.topic.num.partitions": "1", "waystation.queue.shards": "1"}

@@ -14,21 +14,21 @@ import pytest
 from tests.broker.kit import HandClock, broker_on, publish, read, run, send, snapshot
 from waystation.broker.broker import Broker
 from waystation.errors import Conflict, FilterSyntax, Invalid, InvalidPattern, StorageFailed, WaystationError
-from waystation.groups.errors import InconsistentProtocol
-from waystation.log import batch as batches
+from waystation.groups.machines.errors import InconsistentProtocol
+from waystation.log.batches import batch as batches
 from waystation.message import Delivered, Message
 from waystation.protocol import Subscribe
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
-from waystation.share.calls import ShareBeat
-from waystation.share.delivery import Saved
 from waystation.share.feed import SharedFeed
 from waystation.share.group import earliest
 from waystation.share.journal import SOON_S
-from waystation.share.marks import DONE
+from waystation.share.machines.calls import ShareBeat
+from waystation.share.machines.delivery import Saved
+from waystation.share.machines.marks import DONE
+from waystation.share.machines.window import SharedWindow
 from waystation.share.partition import UNREADABLE_MS
-from waystation.share.window import SharedWindow
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 MEMORY = Path("/dev/shm")
 
@@ -686,7 +686,7 @@ def test_names_of_other_groups_are_taken(tmp_path: Path) -> None:
     async def story() -> None:
         async with small_broker(tmp_path) as broker:
             await broker.topics.create("t", 1)
-            from waystation.groups.calls import OffsetToCommit
+            from waystation.groups.machines.calls import OffsetToCommit
 
             await broker.groups.commit_offsets("classic", [OffsetToCommit("t", 0, 0)])
             with pytest.raises(InconsistentProtocol, match="consumer group"):

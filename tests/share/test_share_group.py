@@ -9,14 +9,14 @@ import pytest
 from tests.groups.kit import FakeTopics, topic_id
 from waystation.config import BrokerSettings
 from waystation.errors import InvalidSetting
-from waystation.groups.errors import FencedMemberEpoch, GroupFull, InvalidGroupRequest, UnknownMember
-from waystation.routing.patterns import compile_pattern
-from waystation.share.calls import ShareBeat
-from waystation.share.errors import InvalidShareSessionEpoch, TooManyShareSessions, UnknownShareSession
-from waystation.share.members import ShareGroup, Subscription
-from waystation.share.records import GROUP, PARTITION, SETTINGS, ShareKey, read_key
-from waystation.share.sessions import FINAL_EPOCH, MAX_PARTITIONS, ShareSessions
-from waystation.share.settings import ShareSettings, check_setting, reset_of
+from waystation.groups.machines.errors import FencedMemberEpoch, GroupFull, InvalidGroupRequest, UnknownMember
+from waystation.routing.matching.patterns import compile_pattern
+from waystation.share.machines.calls import ShareBeat
+from waystation.share.machines.errors import InvalidShareSessionEpoch, TooManyShareSessions, UnknownShareSession
+from waystation.share.machines.members import ShareGroup, Subscription
+from waystation.share.machines.records import GROUP, PARTITION, SETTINGS, ShareKey, read_key
+from waystation.share.machines.sessions import FINAL_EPOCH, MAX_PARTITIONS, ShareSessions
+from waystation.share.machines.settings import ShareSettings, check_setting, reset_of
 
 
 def group(**settings: Any) -> ShareGroup:

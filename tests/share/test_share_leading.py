@@ -15,18 +15,18 @@ import pytest
 
 from tests.broker.kit import run, send, snapshot
 from tests.share.test_share_feed import MEMORY, Desk, numbered, quiet, small_broker, until
-from waystation.admin.group_resetting import ResetGroup, delete_whole_group, reset_group
-from waystation.admin.view_dead_letters import PlacesQuery, dead_letter_places
+from waystation.admin.operations.group_resetting import ResetGroup, delete_whole_group, reset_group
+from waystation.admin.views.view_dead_letters import PlacesQuery, dead_letter_places
 from waystation.broker.broker import Broker
 from waystation.errors import NotFound, NotLeader
-from waystation.groups.calls import OffsetToCommit
-from waystation.groups.errors import InconsistentProtocol, NotCoordinator, UnknownGroup, UnknownMember
+from waystation.groups.machines.calls import OffsetToCommit
+from waystation.groups.machines.errors import InconsistentProtocol, NotCoordinator, UnknownGroup, UnknownMember
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
-from waystation.share.calls import ShareBeat
-from waystation.share.errors import UnknownShareSession
 from waystation.share.group import SharedGroup
+from waystation.share.machines.calls import ShareBeat
+from waystation.share.machines.errors import UnknownShareSession
 from waystation.share.topic_queue_settings import TopicQueueSettings
 from waystation.topics.topics import SHARE_TOPIC
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.share.marks import DONE, DYING, Mark, Marks
+from waystation.share.machines.marks import DONE, DYING, Mark, Marks
 
 SPAN = 40
 changes = st.lists(

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from waystation.share.delivery import LIMIT, REJECTED, Saved, SharePartition, saved_at
-from waystation.share.marks import DYING
-from waystation.share.records import read_value, write_value
+from waystation.share.machines.delivery import LIMIT, REJECTED, Saved, SharePartition, saved_at
+from waystation.share.machines.marks import DYING
+from waystation.share.machines.records import read_value, write_value
 
 HOLD_MS = 100
 LIMIT_OF_DELIVERIES = 3

@@ -30,12 +30,12 @@ from waystation.queues.backoff import RetryRule
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.share import partition as share_partition
-from waystation.share.calls import ShareOffset
 from waystation.share.feed import SharedFeed
 from waystation.share.group import SharedGroup
+from waystation.share.machines.calls import ShareOffset
+from waystation.share.machines.window import SharedWindow
 from waystation.share.partition import SharedPartition
-from waystation.share.window import SharedWindow
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 from waystation.topics.topics import SHARE_TOPIC
 
 TOO_OFTEN = "it was delivered more often than it may be"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from waystation.share.delivery import EXPIRED, Death, SharePartition, saved_at
+from waystation.share.machines.delivery import EXPIRED, Death, SharePartition, saved_at
 
 NOW_MS, HOLD_MS = 1_000, 500
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.broker.feeds import subscribe, until
 from tests.broker.kit import broker_on, send
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.queues.feed import Verdict
-from waystation.share.window import OpenedBatches
-from waystation.topics.record_reading import delivered_of
+from waystation.share.machines.window import OpenedBatches
+from waystation.topics.records.record_reading import delivered_of
 
 Headers = tuple[tuple[str, bytes], ...]
 

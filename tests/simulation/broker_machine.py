@@ -35,13 +35,13 @@ from waystation.broker.broker import Broker
 from waystation.catalog import Catalog
 from waystation.config import BrokerSettings
 from waystation.errors import Conflict, NotLeader, StorageFailed, WaystationError
-from waystation.groups.calls import OffsetToCommit
-from waystation.log import batch as batches
-from waystation.log.batch import TRANSACTIONAL
+from waystation.groups.machines.calls import OffsetToCommit
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import TRANSACTIONAL
 from waystation.log.commit import FlushMode
 from waystation.log.log import Appended
-from waystation.topics.partition import Partition, log_of
-from waystation.topics.state_log import PartitionStateLog
+from waystation.topics.partitions.partition import Partition, log_of
+from waystation.topics.partitions.state_log import PartitionStateLog
 from waystation.topics.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.errors import ConcurrentTransactions, ProducerFenced

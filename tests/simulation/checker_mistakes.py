@@ -24,12 +24,12 @@ from tests.simulation.checker_rules import (
     history,
     put,
 )
-from waystation.cluster import following, in_sync, starting
-from waystation.cluster.promises import Fetched, Joiner, LeaderState, Verdict
-from waystation.cluster.replica_fetch import History, ReplicaFetch
-from waystation.cluster.starting import Beginning, Folder
-from waystation.cluster.state import DiskState, PartitionState, changed, disk_key
-from waystation.cluster.writes import Identity, Known, Write
+from waystation.cluster.decisions import following, in_sync, starting
+from waystation.cluster.decisions.promises import Fetched, Joiner, LeaderState, Verdict
+from waystation.cluster.decisions.replica_fetch import History, ReplicaFetch
+from waystation.cluster.decisions.starting import Beginning, Folder
+from waystation.cluster.decisions.state import DiskState, PartitionState, changed, disk_key
+from waystation.cluster.decisions.writes import Identity, Known, Write
 
 
 class Mistaken(Rules):

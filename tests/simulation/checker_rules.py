@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
-from waystation.cluster import elections, following, in_sync, starting
-from waystation.cluster.promises import Follower, Joiner, LeaderState
-from waystation.cluster.replica_fetch import FetchAnswer, History, ReplicaFetch
-from waystation.cluster.starting import Beginning, Folder
-from waystation.cluster.state import DiskState, NodeState, PartitionState, node_key
-from waystation.cluster.writes import Identity, Known, Write
+from waystation.cluster.decisions import elections, following, in_sync, starting
+from waystation.cluster.decisions.promises import Follower, Joiner, LeaderState
+from waystation.cluster.decisions.replica_fetch import FetchAnswer, History, ReplicaFetch
+from waystation.cluster.decisions.starting import Beginning, Folder
+from waystation.cluster.decisions.state import DiskState, NodeState, PartitionState, node_key
+from waystation.cluster.decisions.writes import Identity, Known, Write
 
 T = TypeVar("T")
 

@@ -37,12 +37,12 @@ from tests.simulation.checker_rules import (
     put,
 )
 from waystation.catalog.catalog import ABSENT
-from waystation.cluster import elections, following, reassignment, starting
-from waystation.cluster.promises import Follower, LeaderState, Verdict
-from waystation.cluster.replica_fetch import FetchAnswer
-from waystation.cluster.starting import Folder
-from waystation.cluster.state import NOBODY, DiskState, PartitionState, disk_key, node_key
-from waystation.cluster.writes import Identity, Known, Write
+from waystation.cluster.decisions import elections, following, reassignment, starting
+from waystation.cluster.decisions.promises import Follower, LeaderState, Verdict
+from waystation.cluster.decisions.replica_fetch import FetchAnswer
+from waystation.cluster.decisions.starting import Folder
+from waystation.cluster.decisions.state import NOBODY, DiskState, PartitionState, disk_key, node_key
+from waystation.cluster.decisions.writes import Identity, Known, Write
 from waystation.errors import Conflict
 
 

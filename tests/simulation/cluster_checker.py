@@ -45,10 +45,10 @@ from typing import NamedTuple
 
 from tests.simulation.checker_rules import DOWN, KEY, Bounds, Rules, Sent, State, Step
 from tests.simulation.checker_world import World
-from waystation.cluster.promises import Follower, LeaderState, Pending
-from waystation.cluster.replica_fetch import EpochEnd
-from waystation.cluster.state import NOBODY, PartitionState
-from waystation.cluster.writes import Known
+from waystation.cluster.decisions.promises import Follower, LeaderState, Pending
+from waystation.cluster.decisions.replica_fetch import EpochEnd
+from waystation.cluster.decisions.state import NOBODY, PartitionState
+from waystation.cluster.decisions.writes import Known
 
 # -- symmetry: nodes differ only by name, so one naming of each state is enough ---------------------------------------
 

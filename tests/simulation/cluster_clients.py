@@ -31,15 +31,15 @@ from tests.simulation.promises import Broken
 from waystation.broker.access import Access
 from waystation.broker.broker import Broker
 from waystation.errors import NotFound, OutOfOrderSequence, UnknownProducer, WaystationError
-from waystation.groups.calls import OffsetToCommit
-from waystation.log import batch as batches
+from waystation.groups.machines.calls import OffsetToCommit
+from waystation.log.batches import batch as batches
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.queue_feed import Getter
 from waystation.security.principals import LOCAL
-from waystation.topics.partition import Partition, Receipt
-from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.partition import Partition, Receipt
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, TRANSACTIONS_TOPIC
 from waystation.transactions.machine import Producer
 

@@ -46,14 +46,14 @@ from tests.simulation.offload import SimOffload
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import SimClock, SimRandom
 from waystation.broker.broker import Broker
+from waystation.cluster.decisions.state import Address
 from waystation.cluster.memory_store import Fate, MemoryStore
 from waystation.cluster.node import NodeOptions
-from waystation.cluster.state import Address
 from waystation.cluster.store_view import StoreView
 from waystation.config import BrokerSettings
 from waystation.errors import WaystationError
-from waystation.topics.partition import log_of
-from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.partition import log_of
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import QUEUES_TOPIC
 from waystation.world import World
 

@@ -15,25 +15,25 @@ from unittest.mock import patch
 
 from tests.simulation.cluster_machine import LIFE_S
 from waystation.broker.homes import Homes
-from waystation.cluster import elections, following, in_sync, promises, starting
-from waystation.cluster.following import Append, BeginAgain, Drop, Truncate
+from waystation.cluster.decisions import elections, following, in_sync, promises, starting
+from waystation.cluster.decisions.following import Append, BeginAgain, Drop, Truncate
+from waystation.cluster.decisions.promises import Joiner, LeaderState
+from waystation.cluster.decisions.replica_fetch import FetchAnswer, History, ReplicaFetch
+from waystation.cluster.decisions.state import PartitionState, changed
+from waystation.cluster.decisions.writes import Identity, Write
 from waystation.cluster.leadership import Leadership
+from waystation.cluster.links.peer import Marker
 from waystation.cluster.membership import Membership
-from waystation.cluster.peer import Marker
-from waystation.cluster.promises import Joiner, LeaderState
-from waystation.cluster.replica_fetch import FetchAnswer, History, ReplicaFetch
 from waystation.cluster.replication import led as led_module
 from waystation.cluster.replication.fetching import Fetcher
 from waystation.cluster.replication.led import Led
-from waystation.cluster.state import PartitionState, changed
-from waystation.cluster.writes import Identity, Write
-from waystation.log.batch import Header
+from waystation.log.batches.batch import Header
 from waystation.log.log import Log
 from waystation.log.producers import Producers, StoredBatch
 from waystation.message import Message
 from waystation.topics.markers import Markers
-from waystation.topics.partition import Partition
-from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.partition import Partition
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, TRANSACTIONS_TOPIC
 from waystation.transactions.machine import Producer, Transaction
 

@@ -29,9 +29,9 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.loop import SimLoop, VirtualTime
 from tests.simulation.world import EPOCH_MS
 from waystation.broker.broker import Broker
-from waystation.cluster.link import LinkLost, PeerRefused
+from waystation.cluster.links.link import LinkLost, PeerRefused
+from waystation.cluster.links.peer import Answer, Request
 from waystation.cluster.memory_store import MemoryFace
-from waystation.cluster.peer import Answer, Request
 from waystation.world.offload import Offload
 
 T = TypeVar("T")
@@ -220,7 +220,7 @@ def _quiet(task: asyncio.Future[Any]) -> None:
 
 
 class SimLinks:
-    """`waystation.cluster.link.Links`."""
+    """`waystation.cluster.links.link.Links`."""
 
     def __init__(self, network: Network, node_id: int) -> None:
         self.network, self.node_id = network, node_id

@@ -24,16 +24,16 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.promises import Found, expect, insist
 from waystation.config import TopicSettings
 from waystation.errors import StorageFailed, WaystationError
-from waystation.log import batch as batches
-from waystation.log import compaction, retention, truncation
 from waystation.log.aborted import Aborted
-from waystation.log.batch import TRANSACTIONAL
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import TRANSACTIONAL
+from waystation.log.cleaning import compaction, retention, truncation
 from waystation.log.commit import GroupCommit
 from waystation.log.epochs import Epochs
 from waystation.log.log import Log
+from waystation.log.opening.recovery import Trust, open_log
 from waystation.log.points import RecoveryPoints
 from waystation.log.producers import Producers
-from waystation.log.recovery import Trust, open_log
 from waystation.world import World
 
 ROOT = "/data"

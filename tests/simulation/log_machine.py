@@ -23,13 +23,13 @@ from tests.simulation.hanging_up import or_hangs_up
 from tests.simulation.promises import Found, KeyedPromises, Promises, committed_batches, expect
 from waystation.config import TopicSettings
 from waystation.errors import OffsetOutOfRange
-from waystation.log import batch as batches
-from waystation.log import compaction, retention
-from waystation.log.batch import TRANSACTIONAL
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import TRANSACTIONAL
+from waystation.log.cleaning import compaction, retention
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Appended, Log
+from waystation.log.opening.recovery import Trust, lead_alone, open_log
 from waystation.log.points import RecoveryPoints
-from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.world import World
 
 ROOT = "/data"

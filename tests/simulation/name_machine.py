@@ -21,8 +21,8 @@ from tests.simulation.promises import Promises, expect
 from waystation.broker.broker import Broker
 from waystation.catalog import rows
 from waystation.errors import Conflict, NotFound
-from waystation.log import batch as batches
-from waystation.topics.partition import log_of
+from waystation.log.batches import batch as batches
+from waystation.topics.partitions.partition import log_of
 
 TOPICS = tuple(f"passing-{number}" for number in range(3))
 SETTING = "num.partitions"

@@ -13,8 +13,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 
 from waystation.errors import NotLeader, WaystationError
-from waystation.log import batch as batches
-from waystation.log.batch import Header
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Header
 from waystation.log.log import Log
 from waystation.transactions.errors import ConcurrentTransactions
 

@@ -37,7 +37,7 @@ from tests.simulation.queue_promises import (
 )
 from tests.simulation.queue_trouble import Trouble
 from tests.simulation.world import SimClock
-from waystation.admin.view_delayed import cancel_delayed
+from waystation.admin.views.view_delayed import cancel_delayed
 from waystation.broker.broker import Broker
 from waystation.catalog import Catalog
 from waystation.errors import Conflict, Full, NotFound, NotLeader, StorageFailed, Unavailable, WaystationError
@@ -47,7 +47,7 @@ from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.topics.dedup import DEDUP_SETTING
-from waystation.topics.partition import Partition, Receipt
+from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.topics import QUEUES_TOPIC
 from waystation.world import World
 

@@ -19,11 +19,11 @@ from tests.simulation.cluster_clients import TOPIC
 from tests.simulation.cluster_machine import ClusterMachine
 from tests.simulation.cluster_world import Node
 from tests.simulation.disk import Fault
+from waystation.cluster.decisions.state import encode, read_partition
 from waystation.cluster.memory_store import Fate
-from waystation.cluster.state import encode, read_partition
 from waystation.message import Message
-from waystation.topics.partition import log_of
-from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.partition import log_of
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from waystation.broker.broker import Broker
 from waystation.config import BrokerSettings
 from waystation.errors import WaystationError
 from waystation.protocols.amqp.channel import Channel
-from waystation.topics.durability import Durability
+from waystation.topics.partitions.durability import Durability
 
 ROOT = "/data"
 SEEDS = 12

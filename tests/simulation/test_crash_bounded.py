@@ -20,12 +20,12 @@ from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import BoundedPromises, Broken, expect
 from tests.simulation.world import Simulation
 from waystation.config import TopicSettings
-from waystation.log import batch as batches
-from waystation.log import retention
+from waystation.log.batches import batch as batches
+from waystation.log.cleaning import retention
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
+from waystation.log.opening.recovery import Trust, lead_alone, open_log
 from waystation.log.points import RecoveryPoints
-from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.world import World
 
 ROOT = "/data"

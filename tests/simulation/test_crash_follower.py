@@ -25,13 +25,13 @@ from tests.simulation.world import Simulation
 from waystation.config import TopicSettings
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
-from waystation.log import truncation
 from waystation.log.aborted import AbortedTransactions
+from waystation.log.cleaning import truncation
 from waystation.log.log import Appended, Log
+from waystation.log.opening.recovery import Trust, open_log
 from waystation.log.points import TRUNCATED_FILE, trusted_point
 from waystation.log.producers import Producers
-from waystation.log.recovery import Trust, open_log
-from waystation.log.segment import Segment
+from waystation.log.segments.segment import Segment
 from waystation.log.sync import RecoveryPoint
 from waystation.world import World
 

@@ -24,8 +24,8 @@ from waystation.config import TopicSettings
 from waystation.log import log as log_module
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
-from waystation.log.recovery import Trust, open_log
-from waystation.log.segment import file_name
+from waystation.log.opening.recovery import Trust, open_log
+from waystation.log.segments.segment import file_name
 from waystation.log.sync import RecoveryPoint
 from waystation.world import World
 

@@ -46,7 +46,7 @@ from waystation.queues.shard.shard import PutResult, PutSame, Shard
 from waystation.queues.shard.shard_log import ShardLog, Written
 from waystation.queues.shard.stragglers import Stragglers
 from waystation.topics.dedup import DedupWindow
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 from waystation.transactions.transacting import Tx
 from waystation.world import World
 from waystation.world.alarm import CalendarAlarm

@@ -23,8 +23,8 @@ from tests.simulation.every_fault import ENDINGS, KINDS, Ending, Fault, Kind, ru
 from tests.simulation.promises import Broken
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
-from waystation.log import recovery
 from waystation.log.log import Log, SyncJob
+from waystation.log.opening import recovery
 from waystation.queues.shard import checkpoint
 
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from tests.log.kit import Home
 from tests.simulation.disk import Fault, SimDisk
 from tests.simulation.promises import Broken, Promises
 from waystation.errors import CorruptBatch, StorageFailed
-from waystation.log import batch as batches
-from waystation.log import recovery
+from waystation.log.batches import batch as batches
+from waystation.log.opening import recovery
 from waystation.world import World
 
 SEEDS = 150

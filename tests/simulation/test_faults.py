@@ -19,8 +19,8 @@ from tests.simulation.disk import Fault, SimDisk
 from tests.simulation.loop import VirtualTime
 from tests.simulation.world import Simulation
 from waystation.errors import CorruptBatch, StorageFailed, Unavailable
-from waystation.log import batch as batches
-from waystation.topics.partition import log_of
+from waystation.log.batches import batch as batches
+from waystation.topics.partitions.partition import log_of
 
 SEEDS = range(12)
 GROUPS = ("group-0", "group-1")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tests.spark.cluster_kit import QUICK_TO_START
 from waystation.spark import register
 from waystation.spark.pipelines.checking import check_outside
-from waystation.spark.pipelines.reading import read_pipeline, read_with_problems
+from waystation.spark.pipelines.file.reading import read_pipeline, read_with_problems
 from waystation.spark.pipelines.running import run_pipeline
 from waystation.spark.sessions import SessionSettings, open_session
 

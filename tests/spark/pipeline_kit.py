@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from waystation.spark.pipelines.reading import PipelineFile, read_pipeline
+from waystation.spark.pipelines.file.reading import PipelineFile, read_pipeline
 from waystation.spark.pipelines.running import Ears, run_pipeline
 
 MASTER = "local[2]"

@@ -15,7 +15,7 @@ from tests.spark.sink_kit import committed, connect
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 
 pytest.importorskip("pyspark", reason="pyspark is not installed; `pip install 'waystation[spark]'` brings it")
 

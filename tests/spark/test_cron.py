@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.errors import Invalid
-from waystation.spark.pipelines.cron import FIELDS, parse
+from waystation.spark.pipelines.file.cron import FIELDS, parse
 
 pytestmark = pytest.mark.quick
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waystation.errors import InvalidRecord, TooLarge
-from waystation.log.batch import (
+from waystation.log.batches.batch import (
     CONTROL,
     HEADER_SIZE,
     LOG_APPEND_TIME,
@@ -25,12 +25,12 @@ from waystation.log.batch import (
     records_of,
     stamp,
 )
-from waystation.log.compression import compress
+from waystation.log.batches.compression import compress
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed; `pip install 'waystation[spark]'` brings it")
 
-from waystation.spark.columns import Columns, padded  # noqa: E402
-from waystation.spark.decoding import decode, open_batches  # noqa: E402
+from waystation.spark.reading.columns import Columns, padded  # noqa: E402
+from waystation.spark.reading.decoding import decode, open_batches  # noqa: E402
 
 pytestmark = pytest.mark.quick
 

@@ -46,7 +46,7 @@ def test_the_guides_of_source_sink_and_queues_have_examples() -> None:
 @pytest.mark.timeout(600)
 def test_the_first_pipeline_of_the_guide_counts_orders(spark: SparkSession, tmp_path: Path) -> None:
     """As `waystation pipeline run --once` runs it. All other files of the guide together are without a mistake."""
-    from waystation.spark.pipelines.reading import read_pipeline, read_with_problems
+    from waystation.spark.pipelines.file.reading import read_pipeline, read_with_problems
     from waystation.spark.pipelines.running import run_pipeline
 
     page = blocks(ROOT / "docs" / "guide" / "pipelines.md")

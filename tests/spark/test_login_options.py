@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from tests.spark.pipeline_kit import ORDERS
-from waystation.client.login import Credentials
-from waystation.client.servers import TlsTerms
+from waystation.client.links.login import Credentials
+from waystation.client.links.servers import TlsTerms
 from waystation.errors import Invalid
 from waystation.spark.kafka_options import in_our_words
+from waystation.spark.links.servers import Secret, Servers
 from waystation.spark.options import read_options
-from waystation.spark.pipelines.reading import read_with_problems
+from waystation.spark.pipelines.file.reading import read_with_problems
 from waystation.spark.ready import READY, write_ready
-from waystation.spark.servers import Secret, Servers
-from waystation.spark.sink_options import read_sink_options
+from waystation.spark.writing.sink_options import read_sink_options
 
 SECRET = "gänse-füßchen=;geheim"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"

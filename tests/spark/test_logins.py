@@ -39,13 +39,13 @@ from waystation.client.sync.client import Client
 from waystation.errors import ConnectionLost, NotAllowed, NotAuthenticated
 from waystation.protocol import DescribeTopic, TopicInfo
 from waystation.security.rules import RESOURCES, Rule
-from waystation.spark.broker_link import connect_once
-from waystation.spark.fetch_wire import Fetch
-from waystation.spark.fetching import Cluster
-from waystation.spark.login_options import lowered, read_servers
-from waystation.spark.native_link import link_to_any
-from waystation.spark.rights import check_writes
-from waystation.spark.servers import Servers
+from waystation.spark.links.broker_link import connect_once
+from waystation.spark.links.login_options import lowered, read_servers
+from waystation.spark.links.native_link import link_to_any
+from waystation.spark.links.servers import Servers
+from waystation.spark.reading.fetch_wire import Fetch
+from waystation.spark.reading.fetching import Cluster
+from waystation.spark.writing.rights import check_writes
 
 pytestmark = pytest.mark.quick
 

@@ -12,16 +12,16 @@ import pytest
 from tests.support.server import ROOT
 from waystation.durations import parse_ms
 from waystation.errors import Conflict, Invalid, NotFound
-from waystation.spark.pipelines import keys
-from waystation.spark.pipelines.declared import Pipeline, RestartPolicy
-from waystation.spark.pipelines.explaining import explain
-from waystation.spark.pipelines.folder import CheckpointFolder
-from waystation.spark.pipelines.functions import load_reference
+from waystation.spark.pipelines.file import keys
+from waystation.spark.pipelines.file.declared import Pipeline, RestartPolicy
+from waystation.spark.pipelines.file.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.file.queries import queries
+from waystation.spark.pipelines.file.reading import read_pipeline, read_with_problems
+from waystation.spark.pipelines.file.times import spark_interval
 from waystation.spark.pipelines.graph import as_dot, as_text, edges
-from waystation.spark.pipelines.problems import PipelineInvalid, Problem
-from waystation.spark.pipelines.queries import queries
-from waystation.spark.pipelines.reading import read_pipeline, read_with_problems
-from waystation.spark.pipelines.times import spark_interval
+from waystation.spark.pipelines.status.folder import CheckpointFolder
+from waystation.spark.pipelines.transform.explaining import explain
+from waystation.spark.pipelines.transform.functions import load_reference
 
 pytestmark = pytest.mark.quick
 
@@ -422,7 +422,7 @@ def test_an_error_of_spark_becomes_one_sentence(raised: str, sentence: str) -> N
 def test_reading_a_file_imports_no_spark(tmp_path: Path) -> None:
     write(tmp_path, WHOLE)
     program = (
-        "import sys; from pathlib import Path; from waystation.spark.pipelines.reading import read_pipeline;"
+        "import sys; from pathlib import Path; from waystation.spark.pipelines.file.reading import read_pipeline;"
         f"read_pipeline(Path({str(tmp_path / 'orders.toml')!r})); sys.exit('pyspark' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}

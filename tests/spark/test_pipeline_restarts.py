@@ -16,11 +16,11 @@ from tests.spark.sink_kit import committed, connect, texts
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.cli.pipeline_view import show
+from waystation.cli.pipelines.pipeline_view import show
 from waystation.observe.pipeline_state import PipelineState
-from waystation.spark.pipelines.problems import PipelineFailed
-from waystation.spark.pipelines.registry import connect_any, known_pipelines
+from waystation.spark.pipelines.file.problems import PipelineFailed
 from waystation.spark.pipelines.running import Ears, run_pipeline
+from waystation.spark.pipelines.status.registry import connect_any, known_pipelines
 
 if TYPE_CHECKING:
     pass

@@ -9,9 +9,9 @@ import pytest
 from tests.docs.blocks import blocks
 from tests.spark.test_pipeline_files import line_of, pipeline_of, problems
 from tests.support.server import ROOT
-from waystation.spark.pipelines.declared import DeadLetter, Expectation
+from waystation.spark.pipelines.file.declared import DeadLetter, Expectation
+from waystation.spark.pipelines.file.queries import queries
 from waystation.spark.pipelines.graph import as_text
-from waystation.spark.pipelines.queries import queries
 
 pytestmark = pytest.mark.quick
 

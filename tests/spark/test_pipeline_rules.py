@@ -17,11 +17,11 @@ from tests.spark.topic_reading import read_messages, read_topic
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.cli.pipeline_view import show
+from waystation.cli.pipelines.pipeline_view import show
 from waystation.observe.pipeline_state import PipelineState
 from waystation.spark.pipelines.checking import check_pipeline
-from waystation.spark.pipelines.problems import PipelineFailed
-from waystation.spark.pipelines.registry import connect_any, find_pipeline
+from waystation.spark.pipelines.file.problems import PipelineFailed
+from waystation.spark.pipelines.status.registry import connect_any, find_pipeline
 
 if TYPE_CHECKING:
     pass

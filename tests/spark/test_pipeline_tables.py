@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tests.spark.pipeline_kit import ORDERS, Kit, orders
 from waystation.errors import Unavailable
-from waystation.spark.pipelines import table_files
+from waystation.spark.pipelines.output import table_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

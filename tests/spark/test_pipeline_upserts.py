@@ -16,7 +16,7 @@ from tests.support.names import unique
 from tests.support.server import Server
 from waystation.cli.main import main
 from waystation.spark.pipelines.checking import check_pipeline
-from waystation.spark.pipelines.problems import PipelineFailed, PipelineInvalid
+from waystation.spark.pipelines.file.problems import PipelineFailed, PipelineInvalid
 
 if TYPE_CHECKING:
     pass

@@ -21,9 +21,9 @@ from tests.support.waiting import wait_for
 from waystation.errors import Unavailable
 from waystation.observe.pipeline_state import PipelineState
 from waystation.spark.pipelines.checking import check_pipeline
-from waystation.spark.pipelines.problems import PipelineFailed, PipelineInvalid
-from waystation.spark.pipelines.registry import ask_to_stop, connect_any, find_pipeline
+from waystation.spark.pipelines.file.problems import PipelineFailed, PipelineInvalid
 from waystation.spark.pipelines.running import Ears, run_pipeline
+from waystation.spark.pipelines.status.registry import ask_to_stop, connect_any, find_pipeline
 
 if TYPE_CHECKING:
     pass

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.errors import Invalid
-from waystation.spark.filters import wanted_by
 from waystation.spark.options import EARLIEST, LATEST, pattern_of, read_options
-from waystation.spark.planning import Position, Range, ranges_between, share, split
+from waystation.spark.reading.filters import wanted_by
+from waystation.spark.reading.planning import Position, Range, ranges_between, share, split
 
 pytestmark = pytest.mark.quick
 

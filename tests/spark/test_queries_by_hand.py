@@ -17,7 +17,7 @@ from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.observe.pipeline_state import PipelineState
-from waystation.spark.pipelines.registry import connect_any, known_pipelines
+from waystation.spark.pipelines.status.registry import connect_any, known_pipelines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.client.sync.client import Client
 from waystation.message import Message
-from waystation.spark.queue_offsets import QueueOffset, portions, split
+from waystation.spark.reading.queue_offsets import QueueOffset, portions, split
 
 pytest.importorskip("pyspark", reason="pyspark is not installed; `pip install 'waystation[spark]'` brings it")
 
@@ -96,8 +96,8 @@ def jobs(spark: SparkSession, server: Server, tmp_path: Path, mq: Client) -> Job
 def test_a_reader_of_a_queue_tells_what_waits_and_how_old_it_is(server: Server, mq: Client) -> None:
     from pyspark.sql.streaming.datasource import ReadMaxRows
 
-    from waystation.spark.queue_reading import stream_reader
-    from waystation.spark.queue_rows import QUEUE_SCHEMA
+    from waystation.spark.reading.queue_reading import stream_reader
+    from waystation.spark.reading.queue_rows import QUEUE_SCHEMA
 
     name = unique("q")
     queue = mq.queue(name)

@@ -10,11 +10,11 @@ import pytest
 
 from waystation.errors import Unavailable, WaystationError
 from waystation.observe.pipeline_state import Phase, PipelineState, SinkState
-from waystation.spark.pipelines.cron import parse
-from waystation.spark.pipelines.declared import RestartPolicy
-from waystation.spark.pipelines.explaining import is_lasting
-from waystation.spark.pipelines.problems import PipelineFailed, PipelineInvalid, Problem
+from waystation.spark.pipelines.file.cron import parse
+from waystation.spark.pipelines.file.declared import RestartPolicy
+from waystation.spark.pipelines.file.problems import PipelineFailed, PipelineInvalid, Problem
 from waystation.spark.pipelines.repeating import Repeating, Watch
+from waystation.spark.pipelines.transform.explaining import is_lasting
 
 pytestmark = pytest.mark.quick
 

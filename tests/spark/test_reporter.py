@@ -11,8 +11,8 @@ import pytest
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.observe.pipeline_state import PipelineState
-from waystation.spark.pipelines.registry import ask_to_stop, connect_any, find_pipeline, forget, known_pipelines
-from waystation.spark.pipelines.reporter import Reporter
+from waystation.spark.pipelines.status.registry import ask_to_stop, connect_any, find_pipeline, forget, known_pipelines
+from waystation.spark.pipelines.status.reporter import Reporter
 
 pytestmark = pytest.mark.quick
 

@@ -11,9 +11,9 @@ import pytest
 from tests.support.ports import free_port, split_address
 from tests.support.server import Server
 from waystation.errors import ConnectionLost, Unavailable
-from waystation.spark.native_link import link_to_any
-from waystation.spark.retrying import patiently
-from waystation.spark.servers import Servers
+from waystation.spark.links.native_link import link_to_any
+from waystation.spark.links.retrying import patiently
+from waystation.spark.links.servers import Servers
 
 pytestmark = pytest.mark.quick
 

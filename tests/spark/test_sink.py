@@ -74,7 +74,7 @@ def test_keys_go_where_other_clients_put_them_and_stay_in_order(
 ) -> None:
     frame = spark.range(0, 3000, 1, 1).selectExpr("concat('key-', id % 50) as key", "cast(id as string) as value")
     write(frame, server, topic=topic)
-    from waystation.log.partitioning import partition_of
+    from waystation.log.batches.partitioning import partition_of
 
     last: dict[bytes, int] = {}
     for message in committed(server, topic):

@@ -18,7 +18,7 @@ import pytest
 from tests.spark.sink_kit import committed, connect, open_stages
 from tests.support.server import ROOT, Server
 from tests.support.waiting import wait_for
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 
 pytest.importorskip("pyspark", reason="pyspark is not installed; `pip install 'waystation[spark]'` brings it")
 

@@ -34,18 +34,18 @@ from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.errors import Conflict, ConnectionLost, Invalid, NotFound, WaystationError
-from waystation.log import batch as batches
-from waystation.log.partitioning import murmur2, partition_of
-from waystation.spark import staging as staging_module
-from waystation.spark.broker_link import client_at
-from waystation.spark.partition_choice import choose
-from waystation.spark.partition_choice import murmur2 as murmur2_of_column
-from waystation.spark.record_building import build_batches, messages_of
-from waystation.spark.servers import Servers
-from waystation.spark.sink import Written, abort_run, abort_stages, commit_stages, stage_rows, write_plainly
-from waystation.spark.sink_columns import Layout, Rows, check_columns, places_of
-from waystation.spark.sink_options import SinkOptions, read_sink_options
-from waystation.spark.staging import Staging
+from waystation.log.batches import batch as batches
+from waystation.log.batches.partitioning import murmur2, partition_of
+from waystation.spark.links.broker_link import client_at
+from waystation.spark.links.servers import Servers
+from waystation.spark.writing import staging as staging_module
+from waystation.spark.writing.partition_choice import choose
+from waystation.spark.writing.partition_choice import murmur2 as murmur2_of_column
+from waystation.spark.writing.record_building import build_batches, messages_of
+from waystation.spark.writing.sink import Written, abort_run, abort_stages, commit_stages, stage_rows, write_plainly
+from waystation.spark.writing.sink_columns import Layout, Rows, check_columns, places_of
+from waystation.spark.writing.sink_options import SinkOptions, read_sink_options
+from waystation.spark.writing.staging import Staging
 
 pytestmark = pytest.mark.quick
 
@@ -487,7 +487,7 @@ def test_a_connection_that_is_lost_after_too_much_was_staged_is_an_error_that_sa
         with connect(server) as mq:
             mq.create_topic("t", partitions=1)
         tasks = Tasks(server, "t")
-        monkeypatch.setattr("waystation.spark.writing.FRAME_BYTES", 100)
+        monkeypatch.setattr("waystation.spark.writing.task_rows.FRAME_BYTES", 100)
 
         def rows() -> Iterator[pa.RecordBatch]:
             for number in range(20):

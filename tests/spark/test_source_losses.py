@@ -12,7 +12,7 @@ import pytest
 from tests.spark.source_kit import Run, Stage, load, numbers, values
 from tests.support.names import unique
 from tests.support.waiting import wait_for
-from waystation.spark.pipelines.explaining import explain
+from waystation.spark.pipelines.transform.explaining import explain
 
 pytest.importorskip("pyspark", reason="pyspark is not installed; `pip install 'waystation[spark]'` brings it")
 

@@ -22,11 +22,11 @@ from waystation.errors import ConnectionLost, Expired, Invalid, NotFound
 pytest.importorskip("pyspark", reason=WITHOUT)
 
 from waystation.spark.options import read_options
-from waystation.spark.planning import flat
-from waystation.spark.reading import PruningTopicReader, TopicReader
-from waystation.spark.schemas import SOURCE_SCHEMA, arrow_schema
+from waystation.spark.reading.batch import PruningTopicReader, TopicReader
+from waystation.spark.reading.planning import flat
+from waystation.spark.reading.schemas import SOURCE_SCHEMA, arrow_schema
+from waystation.spark.reading.stream import TopicStreamReader
 from waystation.spark.spark_versions import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from waystation.spark.streaming import TopicStreamReader
 
 ALL = ReadAllAvailable()
 

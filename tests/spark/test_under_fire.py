@@ -21,7 +21,7 @@ import pytest
 from tests.spark.fire_kit import KEYS, SOURCE, TARGET, Fire, Witness, strikes
 from tests.spark.sink_kit import connect, open_stages
 from tests.support.waiting import wait_for
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 
 pytest.importorskip("pyspark", reason="pyspark is not installed; `pip install 'waystation[spark]'` brings it")
 

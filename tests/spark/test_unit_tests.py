@@ -16,9 +16,9 @@ from waystation.cli.main import main
 from waystation.spark.pipeline_tests.cases import Case, read_cases
 from waystation.spark.pipeline_tests.comparing import compare, equal
 from waystation.spark.pipeline_tests.values import AsJson
-from waystation.spark.pipelines import keys
-from waystation.spark.pipelines.problems import PipelineInvalid
-from waystation.spark.pipelines.reading import read_pipeline
+from waystation.spark.pipelines.file import keys
+from waystation.spark.pipelines.file.problems import PipelineInvalid
+from waystation.spark.pipelines.file.reading import read_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from tests.support.names import unique
 from tests.support.server import Server
 from waystation.errors import Invalid, NotFound
 from waystation.spark.pipelines.checking import check_pipeline
-from waystation.spark.value_formats import Malformed, ValueFormat, codec_of
+from waystation.spark.values.value_formats import Malformed, ValueFormat, codec_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.support.server import Server
 from waystation.client.records.offsets import offsets_at
 from waystation.client.records.reading import RecordReader
-from waystation.log.batch import Record
-from waystation.spark.pipelines.registry import connect_any
+from waystation.log.batches.batch import Record
+from waystation.spark.pipelines.status.registry import connect_any
 
 
 def read_messages(server: Server, topic: str, partitions: int) -> list[Record]:

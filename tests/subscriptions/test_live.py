@@ -14,7 +14,7 @@ from waystation.errors import CorruptBatch, Invalid, WaystationError
 from waystation.message import Delivered, Message
 from waystation.queues.feed import Settled, Verdict
 from waystation.subscriptions.live import LiveFeed
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 
 def put(broker: Broker, topic: str, *texts: str, partition: int | None = None) -> None:

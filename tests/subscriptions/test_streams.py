@@ -11,7 +11,7 @@ from tests.broker.feeds import Consumer, settled, subscribe, until
 from tests.broker.kit import HandClock, broker_on, run, snapshot
 from waystation.broker.broker import Broker
 from waystation.errors import Conflict
-from waystation.groups.calls import ConsumerBeat, JoinRequest, OffsetToCommit, TopicPartition
+from waystation.groups.machines.calls import ConsumerBeat, JoinRequest, OffsetToCommit, TopicPartition
 from waystation.message import Delivered, Message
 from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict

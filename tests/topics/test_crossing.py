@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.errors import Invalid, InvalidRecord
-from waystation.log import batch as batches
-from waystation.log.batch import Header, Record
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Header, Record
 from waystation.message import LATEST_MS, MAX_HORIZON_MS, Delivered, Message
 from waystation.message_json import from_json_object, to_json_object
-from waystation.topics import crossing
-from waystation.topics.crossing import CROSSINGS, NUMBER_FIELDS, TEXT_FIELDS, headers_of, message_of
 from waystation.topics.messages import build_batches
-from waystation.topics.record_reading import delivered_of
+from waystation.topics.records import crossing
+from waystation.topics.records.crossing import CROSSINGS, NUMBER_FIELDS, TEXT_FIELDS, headers_of, message_of
+from waystation.topics.records.record_reading import delivered_of
 
 NOW_MS = 1_772_366_400_000
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "crossing.md"

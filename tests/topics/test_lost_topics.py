@@ -19,11 +19,11 @@ from waystation.broker.lost_restoring import find_lost, lost_and_found
 from waystation.catalog import DeletedTopic, TopicRow
 from waystation.config import BrokerSettings
 from waystation.errors import AlreadyExists, Corrupt, Invalid, NotFound, StorageFailed
-from waystation.groups.calls import OffsetToCommit
+from waystation.groups.machines.calls import OffsetToCommit
 from waystation.health.health import health_of
 from waystation.message import Message
 from waystation.topics.folders import folder_name
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 ROOT = "/data"
 CATALOG = "catalog.sqlite"

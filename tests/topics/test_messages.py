@@ -20,12 +20,12 @@ from waystation.errors import (
     TooLarge,
     WaystationError,
 )
-from waystation.log import batch as batches
-from waystation.log.partitioning import murmur2, partition_of
+from waystation.log.batches import batch as batches
+from waystation.log.batches.partitioning import murmur2, partition_of
 from waystation.message import Delivered, Message
 from waystation.topics import finding
 from waystation.topics.messages import MAX_HISTORY, STICKY_BYTES, Stamp, build_batches
-from waystation.topics.partition import Receipt, log_of
+from waystation.topics.partitions.partition import Receipt, log_of
 
 
 def texts(messages: list[Delivered]) -> list[str]:

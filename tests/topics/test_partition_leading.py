@@ -12,8 +12,8 @@ import pytest
 from tests.broker.kit import broker_on, run
 from waystation.errors import NotLeader
 from waystation.message import Message
-from waystation.protocols.kafka.errors_map import code_of
-from waystation.topics.partition import Receipt
+from waystation.protocols.kafka.requests.errors_map import code_of
+from waystation.topics.partitions.partition import Receipt
 
 
 def test_a_partition_that_is_not_led_refuses_and_stays_readable(tmp_path: Path) -> None:

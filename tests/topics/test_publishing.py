@@ -18,10 +18,10 @@ from waystation.errors import (
     UnsupportedFormat,
     WaystationError,
 )
-from waystation.log import batch as batches
-from waystation.log.batch import HEADER_SIZE, Header
-from waystation.log.compression import CODEC_NAMES
-from waystation.topics.partition import log_of
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import HEADER_SIZE, Header
+from waystation.log.batches.compression import CODEC_NAMES
+from waystation.topics.partitions.partition import log_of
 
 HOUR_MS = 3_600_000
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.broker.kit import broker_on, run
 from waystation.broker.broker import Broker
-from waystation.groups.calls import OffsetToCommit
+from waystation.groups.machines.calls import OffsetToCommit
 
 GROUPS = [f"group-{n}" for n in range(6)]
 

@@ -18,7 +18,7 @@ from waystation.errors import (
     UnknownTopic,
     UnknownTopicId,
 )
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 
 
 def is_gone(folder: str) -> bool:

@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from tests.broker.kit import NOW_MS, broker_on, publish, run
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
+from waystation.topics.partitions.unfinished_batches import UnfinishedBatch, UnfinishedBatches
 from waystation.topics.reading import CHUNK_RECORDS, decode, read_away, read_chunk, read_stored
-from waystation.topics.record_reading import BEGIN
-from waystation.topics.unfinished_batches import UnfinishedBatch, UnfinishedBatches
+from waystation.topics.records.record_reading import BEGIN
 
 COUNT = 2 * CHUNK_RECORDS + 500
 

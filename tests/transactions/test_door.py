@@ -13,13 +13,13 @@ from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import LISTENER, Desk, versions
 from waystation.errors import StorageFailed
-from waystation.groups.calls import FetchedOffset
-from waystation.log import batch as batches
+from waystation.groups.machines.calls import FetchedOffset
+from waystation.log.batches import batch as batches
 from waystation.log.log import Log
-from waystation.protocols.kafka import transactions
-from waystation.protocols.kafka.codec import decode_request, encode_response
-from waystation.protocols.kafka.registry import Call
-from waystation.topics.partition import log_of
+from waystation.protocols.kafka.coordinators import transactions
+from waystation.protocols.kafka.requests.codec import decode_request, encode_response
+from waystation.protocols.kafka.requests.registry import Call
+from waystation.topics.partitions.partition import log_of
 from waystation.transactions.machine import Producer
 
 MINUTE = timedelta(minutes=1)

@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from tests.protocols.kafka.admin_kit import LISTENER, Desk
 from tests.transactions.test_door import commit_offsets, committed, end, start, stored_log
 from waystation.broker.broker import Broker
-from waystation.log import batch as batches
-from waystation.protocols.kafka import produce
+from waystation.log.batches import batch as batches
+from waystation.protocols.kafka.records import produce
 from waystation.security.principals import ANONYMOUS
 from waystation.transactions.machine import Producer
 from waystation.world.world import real_world

@@ -11,8 +11,8 @@ import pytest
 from tests.transactions.kit import PARTITIONS, Broker, FakeStateLog, run
 from tests.transactions.test_decisions import MINUTE, NAMES, PLACES, ends, stage, stage_all
 from waystation.errors import StorageFailed
-from waystation.groups.errors import NotCoordinator
-from waystation.protocols.kafka.errors_map import code_of
+from waystation.groups.machines.errors import NotCoordinator
+from waystation.protocols.kafka.requests.errors_map import code_of
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.listing import TransactionFilter
 from waystation.transactions.machine import Producer

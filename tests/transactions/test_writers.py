@@ -15,12 +15,12 @@ import pytest
 
 from waystation.broker.broker import Broker
 from waystation.catalog import MemoryCatalog
-from waystation.cluster.peer import JoinTransaction
+from waystation.cluster.links.peer import JoinTransaction
 from waystation.config import BrokerSettings
 from waystation.errors import ProducerEpochStale, Unavailable
-from waystation.groups.calls import OffsetToCommit
-from waystation.groups.errors import NotCoordinator
-from waystation.log import batch as batches
+from waystation.groups.machines.calls import OffsetToCommit
+from waystation.groups.machines.errors import NotCoordinator
+from waystation.log.batches import batch as batches
 from waystation.security.principals import ANONYMOUS
 from waystation.transactions.errors import ConcurrentTransactions, CoordinatorAway, InvalidTransactionState
 from waystation.transactions.machine import Producer

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from waystation.admin.jobs import Jobs
     from waystation.admin.pipelines_seen import PipelinesSeen
     from waystation.admin.policies import Policies
-    from waystation.admin.view_pipelines import Runner
+    from waystation.admin.views.view_pipelines import Runner
     from waystation.cluster.member import Member
     from waystation.cluster.operations import Operations
     from waystation.cluster.view import ClusterView
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from waystation.share.admin import SharedAdmin
     from waystation.share.other_coordinators import ShareCoordinators
     from waystation.subscriptions.subscriptions import Subscriptions
-    from waystation.topics.durability import Durability
+    from waystation.topics.partitions.durability import Durability
     from waystation.topics.reading import Readers
 
 

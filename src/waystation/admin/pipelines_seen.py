@@ -20,8 +20,8 @@ from waystation.errors import OffsetOutOfRange, WaystationError
 from waystation.message import Delivered
 from waystation.observe.events import event_logger
 from waystation.observe.pipeline_state import CONTROL, TOPIC, PipelineState, SinkState
-from waystation.topics.crossing import TOMBSTONE
 from waystation.topics.reading import ReadPosition
+from waystation.topics.records.crossing import TOMBSTONE
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker

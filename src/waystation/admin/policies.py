@@ -27,7 +27,7 @@ from waystation.observe.events import event_logger
 from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespace_names import DEFAULT, prefix_of
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 from waystation.world import World
 
 logger = event_logger("waystation.policies")

@@ -17,7 +17,7 @@ from waystation.errors import Invalid, InvalidPattern
 from waystation.message import MAX_HORIZON_MS
 from waystation.observe.events import event_logger
 from waystation.queues.settings import Overflow, QueueSettings
-from waystation.routing.regex import Regex
+from waystation.routing.matching.regex import Regex
 from waystation.routing.table import MAX_NAME_BYTES
 
 logger = event_logger("waystation.policies")

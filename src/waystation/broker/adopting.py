@@ -22,9 +22,9 @@ from waystation.catalog.sqlite import FILE as CATALOG_FILE
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.cluster import node_file
 from waystation.cluster.address import EtcdAddress
+from waystation.cluster.decisions.starting import Folder
+from waystation.cluster.decisions.state import PARTITIONS, DiskState, PartitionState, disk_key, encode, partition_key
 from waystation.cluster.etcd import EtcdStore
-from waystation.cluster.starting import Folder
-from waystation.cluster.state import PARTITIONS, DiskState, PartitionState, disk_key, encode, partition_key
 from waystation.cluster.store import MOST_CHANGES, Store
 from waystation.config import BrokerSettings
 from waystation.errors import Conflict, NotFound

@@ -13,7 +13,7 @@ from waystation.admin.jobs import Jobs
 from waystation.admin.pipelines_seen import PipelinesSeen
 from waystation.admin.policies import Policies
 from waystation.broker.access import Access
-from waystation.broker.access.open_consumers import OpenConsumers
+from waystation.broker.access.messaging.open_consumers import OpenConsumers
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
@@ -23,7 +23,7 @@ from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.groups.history import GroupHistory
-from waystation.groups.settings import GroupSettings
+from waystation.groups.machines.settings import GroupSettings
 from waystation.health.admission import Admission
 from waystation.health.lags import Lags
 from waystation.health.resource_alarms import ResourceAlarms
@@ -58,13 +58,13 @@ from waystation.subscriptions.live import LiveFeeds
 from waystation.subscriptions.streams import Streams
 from waystation.subscriptions.subscriptions import Subscriptions
 from waystation.subscriptions.tailing import Tailing
-from waystation.topics.durability import Durability
 from waystation.topics.housekeeping import Housekeeping
 from waystation.topics.markers import Markers
 from waystation.topics.messages import Messages
+from waystation.topics.partitions.durability import Durability
+from waystation.topics.partitions.state_log import PartitionStateLog
 from waystation.topics.publishing import Publishing
 from waystation.topics.reading import Readers
-from waystation.topics.state_log import PartitionStateLog
 from waystation.topics.topics import (
     COMPACTED,
     OFFSETS_TOPIC,
@@ -80,8 +80,9 @@ from waystation.transactions.writers import CoordinatorLink, Writers
 from waystation.world import World
 
 if TYPE_CHECKING:
-    from waystation.admin.view_pipelines import Runner
-    from waystation.cluster.link import Links
+    from waystation.admin.views.view_pipelines import Runner
+    from waystation.cluster.decisions.state import Address
+    from waystation.cluster.links.link import Links
     from waystation.cluster.member import Member
     from waystation.cluster.node import NodeOptions
     from waystation.cluster.operations import Operations
@@ -89,7 +90,6 @@ if TYPE_CHECKING:
     from waystation.cluster.producer_ids import StoreProducerIds
     from waystation.cluster.replica_places import ReplicaPlaces
     from waystation.cluster.replication.high_watermarks import HighWatermarks
-    from waystation.cluster.state import Address
     from waystation.cluster.store_view import StoreView
     from waystation.cluster.view import ClusterView
 
@@ -236,11 +236,11 @@ class Broker:
 
     def _become_member(self, node: NodeOptions, view: StoreView, high_watermarks: HighWatermarks) -> Member:
         from waystation.broker.homes import Homes
-        from waystation.cluster.coordinators import LinkedCoordinators
         from waystation.cluster.leadership import Leadership
+        from waystation.cluster.links.coordinators import LinkedCoordinators
+        from waystation.cluster.links.peers import Peers
         from waystation.cluster.member import Member
         from waystation.cluster.membership import Membership
-        from waystation.cluster.peers import Peers
         from waystation.cluster.producer_ids import StoreProducerIds
         from waystation.cluster.replication.serving import FetchServer
         from waystation.cluster.replication.snapshots import SnapshotServer

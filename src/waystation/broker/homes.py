@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.topics.partition import Partition
-from waystation.topics.state_log import PartitionStateLog
+from waystation.topics.partitions.partition import Partition
+from waystation.topics.partitions.state_log import PartitionStateLog
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:

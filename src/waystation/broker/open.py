@@ -74,8 +74,8 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
     folder is of a broker alone; then nothing was touched.
     """
     # A broker alone does not need these, and starts faster without.
+    from waystation.cluster.links.socket_link import SocketLinks
     from waystation.cluster.node import NodeOptions
-    from waystation.cluster.socket_link import SocketLinks
     from waystation.security.node_links import LinkLogin, ensure_secret
 
     world = real_world()

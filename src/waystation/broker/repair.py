@@ -5,9 +5,9 @@ from __future__ import annotations
 from waystation.broker.open import locked_folder
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.errors import UnknownTopic
-from waystation.log import repair
+from waystation.log.opening import repair
+from waystation.log.opening.repair import Damage
 from waystation.log.points import RecoveryPoints
-from waystation.log.repair import Damage
 from waystation.topics.folders import folder_name
 from waystation.world import real_world
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from waystation.cli.arguments import examples
 from waystation.cli.contexts import NAME, Context, choose_server, load, path, save
-from waystation.cli.output import print_json, print_table
+from waystation.cli.terminal.arguments import examples
+from waystation.cli.terminal.output import print_json, print_table
 from waystation.errors import AlreadyExists, Invalid
 
 
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from waystation.client.servers import parse_servers, shown
+    from waystation.client.links.servers import parse_servers, shown
 
     name = arguments.name
     if not NAME.fullmatch(name):
@@ -55,7 +55,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
 
 def _use(arguments: argparse.Namespace) -> int:
-    from waystation.client.servers import shown
+    from waystation.client.links.servers import shown
 
     known = load()
     server = known.find(arguments.name).server
@@ -77,7 +77,7 @@ def _remove(arguments: argparse.Namespace) -> int:
 
 def _done(arguments: argparse.Namespace, name: str, server: str, sentence: str) -> int:
     if arguments.json:
-        from waystation.client.servers import shown
+        from waystation.client.links.servers import shown
 
         print_json({"context": name, "server": shown(server)})
     else:
@@ -87,7 +87,7 @@ def _done(arguments: argparse.Namespace, name: str, server: str, sentence: str) 
 
 def _list(arguments: argparse.Namespace) -> int:
     known = load()
-    from waystation.client.servers import shown
+    from waystation.client.links.servers import shown
 
     rows = [(name, shown(one.server), name == known.current) for name, one in sorted(known.contexts.items())]
     if arguments.json:
@@ -102,12 +102,12 @@ def _list(arguments: argparse.Namespace) -> int:
 def _show(arguments: argparse.Namespace) -> int:
     if arguments.name is not None:
         server = load().find(arguments.name).server
-        from waystation.client.servers import shown
+        from waystation.client.links.servers import shown
 
         return _done(arguments, arguments.name, server, shown(server))
     chosen = choose_server(argparse.Namespace())
     if arguments.json:
-        from waystation.client.servers import shown
+        from waystation.client.links.servers import shown
 
         server = shown(chosen.server)
         print_json({"server": server, "source": chosen.source, "context": chosen.context, "file": str(path())})

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from waystation.cli.arguments import CONTEXT_VARIABLE, DEFAULT_SERVER, SERVER_VARIABLE
-from waystation.cli.output import note
+from waystation.cli.terminal.arguments import CONTEXT_VARIABLE, DEFAULT_SERVER, SERVER_VARIABLE
+from waystation.cli.terminal.output import note
 from waystation.errors import Invalid, NotFound, near_matches
 
 FILE = "contexts.json"
@@ -53,7 +53,7 @@ class ChosenServer:
     context: str | None = None
 
     def __str__(self) -> str:
-        from waystation.client.servers import shown
+        from waystation.client.links.servers import shown
 
         named = f"context {self.context}, " if self.context is not None else ""
         return f"{shown(self.server)} ({named}by {self.source})"

@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.arguments import add_server, examples
-from waystation.cli.message_options import add_content, headers, message_options, payload_of
-from waystation.cli.native import open_client
-from waystation.cli.output import bold, confirmed, json_line, print_json, print_table, visible
+from waystation.cli.messages.message_options import add_content, headers, message_options, payload_of
+from waystation.cli.terminal.arguments import add_server, examples
+from waystation.cli.terminal.native import open_client
+from waystation.cli.terminal.output import bold, confirmed, json_line, print_json, print_table, visible
 from waystation.errors import AlreadyExists, Conflict, NotFound, near_matches
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.arguments import add_server
-from waystation.cli.native import advised, all_of, open_client
-from waystation.cli.output import bold, confirmed, print_json, print_table, spell_count
+from waystation.cli.terminal.arguments import add_server
+from waystation.cli.terminal.native import advised, all_of, open_client
+from waystation.cli.terminal.output import bold, confirmed, print_json, print_table, spell_count
 from waystation.errors import Invalid, NotFound
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _print_group(group: dict[str, Any]) -> None:
 
 
 def _reset(arguments: argparse.Namespace) -> int:
-    from waystation.topics.start_position import parse_start
+    from waystation.topics.partitions.start_position import parse_start
 
     parse_start(arguments.to, 0)  # what makes no sense is said before anything else
     with open_client(arguments) as mq:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waystation.cli.arguments import not_negative
-from waystation.cli.output import confirmed, print_json, print_table
+from waystation.cli.terminal.arguments import not_negative
+from waystation.cli.terminal.output import confirmed, print_json, print_table
 from waystation.errors import CorruptBatch, NotFound
 
 if TYPE_CHECKING:
-    from waystation.log.batch import Header
-    from waystation.log.repair import Damage
+    from waystation.log.batches.batch import Header
+    from waystation.log.opening.repair import Damage
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def _dump(arguments: argparse.Namespace) -> int:
 
 def _batches(path: Path) -> Iterator[tuple[int, Header, bool]]:
     """Position and header of each batch, and whether its checksum is right; ends at the zeros that are still unused."""
-    from waystation.log.batch import HEADER_SIZE, MAGIC, PREFIX_SIZE, intact, read_header
+    from waystation.log.batches.batch import HEADER_SIZE, MAGIC, PREFIX_SIZE, intact, read_header
 
     end = path.stat().st_size
     position = 0

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waystation.cli.output import confirmed, print_json, print_table, spell_bytes, spell_count
+from waystation.cli.terminal.output import confirmed, print_json, print_table, spell_bytes, spell_count
 from waystation.errors import Invalid, WaystationError
 
 if TYPE_CHECKING:

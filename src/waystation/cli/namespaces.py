@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.arguments import add_server, not_negative
-from waystation.cli.native import advised, all_of, open_client
-from waystation.cli.output import confirmed, print_json, print_table, spell_bytes, spell_count, visible
-from waystation.cli.units import size
+from waystation.cli.terminal.arguments import add_server, not_negative
+from waystation.cli.terminal.native import advised, all_of, open_client
+from waystation.cli.terminal.output import confirmed, print_json, print_table, spell_bytes, spell_count, visible
+from waystation.cli.terminal.units import size
 from waystation.errors import AlreadyExists, Invalid, NotFound
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from waystation.cli.arguments import add_server, examples, parse_pairs
-from waystation.cli.native import advised, all_of, open_client
-from waystation.cli.output import bold, confirmed, json_line, print_json, print_table, visible
+from waystation.cli.terminal.arguments import add_server, examples, parse_pairs
+from waystation.cli.terminal.native import advised, all_of, open_client
+from waystation.cli.terminal.output import bold, confirmed, json_line, print_json, print_table, visible
 from waystation.errors import NotFound
 
 DEFAULT_NAMESPACE = "/"

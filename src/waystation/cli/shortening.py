@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from waystation.cli.output import confirmed, note, spell_bytes, spell_count
-from waystation.cli.setting_units import spelled
+from waystation.cli.terminal.output import confirmed, note, spell_bytes, spell_count
+from waystation.cli.terminal.setting_units import spelled
 
 if TYPE_CHECKING:
     from waystation.client.sync.client import Client
@@ -51,7 +51,7 @@ def topic_dangers(mq: Client, topic: str, changes: Mapping[str, str | None]) -> 
 
 def default_dangers(mq: Client, changes: Mapping[str, str | None]) -> list[str]:
     """Of a change of the broker's defaults for topics; None is back to what the broker was started with."""
-    from waystation.cli.native import all_of
+    from waystation.cli.terminal.native import all_of
 
     if not changes.keys() & set(OF_BROKER.values()):
         return []

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.arguments import add_server, not_negative, positive
-from waystation.cli.native import open_client
-from waystation.cli.output import confirmed, note, print_json, visible
+from waystation.cli.terminal.arguments import add_server, not_negative, positive
+from waystation.cli.terminal.native import open_client
+from waystation.cli.terminal.output import confirmed, note, print_json, visible
 from waystation.errors import Invalid
 
 if TYPE_CHECKING:

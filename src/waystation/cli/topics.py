@@ -5,13 +5,21 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from waystation.cli.arguments import add_server, add_settings, parse_pairs, positive
-from waystation.cli.native import all_of, open_client, topic_hint, topic_of
-from waystation.cli.output import bold, confirmed, print_json, print_table, spell_bytes, spell_count, spell_rate
-from waystation.cli.setting_units import plain, spelled
 from waystation.cli.shortening import agreed, topic_dangers
+from waystation.cli.terminal.arguments import add_server, add_settings, parse_pairs, positive
+from waystation.cli.terminal.native import all_of, open_client, topic_hint, topic_of
+from waystation.cli.terminal.output import (
+    bold,
+    confirmed,
+    print_json,
+    print_table,
+    spell_bytes,
+    spell_count,
+    spell_rate,
+)
+from waystation.cli.terminal.setting_units import plain, spelled
+from waystation.cli.terminal.units import spell_about, spell_moment
 from waystation.cli.topic_messages import configure_looking
-from waystation.cli.units import spell_about, spell_moment
 from waystation.errors import AlreadyExists, Invalid
 
 

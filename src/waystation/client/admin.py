@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from waystation.client.connection import Consumer
+from waystation.client.consuming.feeding import Held
+from waystation.client.consuming.holding import Holder
+from waystation.client.consuming.looked import Looked
 from waystation.client.core import Core
-from waystation.client.feeding import Held
-from waystation.client.holding import Holder
-from waystation.client.looked import Looked
-from waystation.client.producing import Guarantee
-from waystation.client.queue_options import QueueOptions, changed_settings, queue_settings
-from waystation.client.values import whole_number
+from waystation.client.links.connection import Consumer
+from waystation.client.options.queue_options import QueueOptions, changed_settings, queue_settings
+from waystation.client.options.values import whole_number
+from waystation.client.sending.producing import Guarantee
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.message import Message
 from waystation.protocol import (

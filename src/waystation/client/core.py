@@ -17,18 +17,18 @@ from zlib import crc32
 
 import msgspec
 
-from waystation.client.budget import Budget
-from waystation.client.command_check import check
-from waystation.client.connection import Connection, Ignored, Waiter
-from waystation.client.feeding import Feed, Held, Wanted
-from waystation.client.forks import no_loop
-from waystation.client.holding import Holder, Soon, runs_of
+from waystation.client.consuming.feeding import Feed, Held, Wanted
+from waystation.client.consuming.holding import Holder, Soon, runs_of
 from waystation.client.inbox import Inbox
-from waystation.client.link import Dial
-from waystation.client.login import LoginSource
-from waystation.client.payloads import Value
-from waystation.client.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
-from waystation.client.values import MessageOptions, make_message, outgoing, seconds
+from waystation.client.links.connection import Connection, Ignored, Waiter
+from waystation.client.links.forks import no_loop
+from waystation.client.links.link import Dial
+from waystation.client.links.login import LoginSource
+from waystation.client.options.command_check import check
+from waystation.client.options.payloads import Value
+from waystation.client.options.values import MessageOptions, make_message, outgoing, seconds
+from waystation.client.sending.budget import Budget
+from waystation.client.sending.producing import Group, Guarantee, Lane, PublishLane, PutLane, chosen, size_of
 from waystation.errors import ConnectionLost, Invalid, NotFound, RequestFailed, RequestTimeout, WaystationError
 from waystation.message import Delivered, Message
 from waystation.observe.events import event_logger

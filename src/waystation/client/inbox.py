@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from waystation.client.connection import Connection
+from waystation.client.links.connection import Connection
 from waystation.errors import ConnectionLost, WaystationError
 from waystation.message import Delivered
 from waystation.protocol import OpenInbox

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from waystation.client.admin import NOTHING
+from waystation.client.consuming.holding import Holder, runs_of
+from waystation.client.consuming.received import Received
 from waystation.client.core import Core
-from waystation.client.holding import Holder, runs_of
-from waystation.client.producing import id_used
-from waystation.client.received import Received
-from waystation.client.results import Published, Stored
+from waystation.client.sending.producing import id_used
+from waystation.client.sending.results import Published, Stored
 from waystation.errors import AlreadyExists, Conflict, ConnectionLost
 from waystation.message import Message
 from waystation.protocol import (

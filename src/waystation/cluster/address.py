@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from waystation.cluster.state import Address
+from waystation.cluster.decisions.state import Address
 from waystation.errors import Invalid, nearest_field
 
 SCHEME = "etcd"

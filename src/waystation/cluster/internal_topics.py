@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from waystation.catalog import ABSENT, TopicRow, rows
-from waystation.cluster.placement import Candidate, default_factor, first_state, place
-from waystation.cluster.state import NODES, encode, node_of, partition_key, read_node
+from waystation.cluster.decisions.placement import Candidate, default_factor, first_state, place
+from waystation.cluster.decisions.state import NODES, encode, node_of, partition_key, read_node
 from waystation.cluster.store import MOST_CHANGES, Store
 from waystation.errors import RevisionConflict
 from waystation.world import World

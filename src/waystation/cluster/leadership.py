@@ -20,17 +20,9 @@ from collections.abc import Container, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
 from waystation.catalog.follower import Follower
-from waystation.cluster import elections, in_sync, reassignment
-from waystation.cluster.link import Links
-from waystation.cluster.membership import Membership
-from waystation.cluster.min_in_sync import min_in_sync
-from waystation.cluster.peer import Key
-from waystation.cluster.promises import LeaderState
-from waystation.cluster.replication.fetching import Fetcher, Numbers
-from waystation.cluster.replication.led import Led, history
-from waystation.cluster.replication.serving import FetchServer
-from waystation.cluster.replication.throttle import Throttle
-from waystation.cluster.state import (
+from waystation.cluster.decisions import elections, in_sync, reassignment
+from waystation.cluster.decisions.promises import LeaderState
+from waystation.cluster.decisions.state import (
     NOBODY,
     NODES,
     PARTITIONS,
@@ -41,16 +33,24 @@ from waystation.cluster.state import (
     partition_key,
     partition_of,
 )
+from waystation.cluster.decisions.writes import Known, Write, together
+from waystation.cluster.links.link import Links
+from waystation.cluster.links.peer import Key
+from waystation.cluster.membership import Membership
+from waystation.cluster.min_in_sync import min_in_sync
+from waystation.cluster.replication.fetching import Fetcher, Numbers
+from waystation.cluster.replication.led import Led, history
+from waystation.cluster.replication.serving import FetchServer
+from waystation.cluster.replication.throttle import Throttle
 from waystation.cluster.store import Store
 from waystation.cluster.store_view import StoreView
-from waystation.cluster.writes import Known, Write, together
 from waystation.config import BrokerSettings
 from waystation.errors import RevisionConflict, StorageFailed, StoreUnavailable, WaystationError
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
 from waystation.observe.meters import ClusterMeter
-from waystation.topics.partition import Partition
-from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.partition import Partition
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import Topics
 from waystation.world import World
 

@@ -11,16 +11,16 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from waystation.cluster import internal_topics
+from waystation.cluster.decisions.state import Address, partition_key
 from waystation.cluster.internal_topics import InternalTopic
 from waystation.cluster.leadership import Leadership
-from waystation.cluster.link import Links
+from waystation.cluster.links.link import Links
+from waystation.cluster.links.peers import Peers
+from waystation.cluster.links.spread_markers import SpreadMarkers
 from waystation.cluster.membership import RETRY_S, Membership
 from waystation.cluster.node import NodeOptions
-from waystation.cluster.peers import Peers
 from waystation.cluster.replication.high_watermarks import HighWatermarks
 from waystation.cluster.replication.led import history
-from waystation.cluster.spread_markers import SpreadMarkers
-from waystation.cluster.state import Address, partition_key
 from waystation.cluster.store_view import StoreView
 from waystation.errors import StoreUnavailable
 from waystation.observe.events import event_logger

@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from waystation.catalog.catalog import Entry
-from waystation.cluster import node_file, starting
-from waystation.cluster.state import (
+from waystation.cluster import node_file
+from waystation.cluster.decisions import starting
+from waystation.cluster.decisions.state import (
     PARTITIONS,
     Address,
     DiskState,
@@ -30,8 +31,8 @@ from waystation.cluster.state import (
     read_node,
     read_partition,
 )
+from waystation.cluster.decisions.writes import Identity, Known, Write, together
 from waystation.cluster.store import Store
-from waystation.cluster.writes import Identity, Known, Write, together
 from waystation.errors import NodeIdTaken, NotFound, RevisionConflict, StoreUnavailable, WaystationError
 from waystation.observe.events import event_logger
 from waystation.version import __version__

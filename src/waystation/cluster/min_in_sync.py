@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.cluster.state import PartitionState
+from waystation.cluster.decisions.state import PartitionState
 from waystation.config import MIN_IN_SYNC, BrokerSettings, default_min_in_sync
 from waystation.topics.topics import Topic
 

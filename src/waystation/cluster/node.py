@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from waystation.cluster.link import Links
+from waystation.cluster.links.link import Links
 from waystation.cluster.membership import LEASE_S
 from waystation.cluster.store import Store
 from waystation.cluster.store_view import StoreView

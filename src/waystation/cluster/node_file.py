@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from waystation.cluster.starting import Folder
+from waystation.cluster.decisions.starting import Folder
 from waystation.errors import Corrupt, NewerFormat, WrongCluster
 from waystation.world.disk import Disk
 

@@ -15,13 +15,13 @@ from uuid import UUID
 
 from waystation.catalog import ABSENT
 from waystation.catalog.follower import Follower
-from waystation.cluster import elections, reassignment
+from waystation.cluster.decisions import elections, reassignment
+from waystation.cluster.decisions.replica_fetch import NO_EPOCH
+from waystation.cluster.decisions.state import NOBODY, PartitionState, node_key, partition_key
+from waystation.cluster.decisions.writes import Known, Write
 from waystation.cluster.min_in_sync import min_in_sync
-from waystation.cluster.replica_fetch import NO_EPOCH
 from waystation.cluster.replication.led import history
-from waystation.cluster.state import NOBODY, PartitionState, node_key, partition_key
 from waystation.cluster.store_view import StoreView
-from waystation.cluster.writes import Known, Write
 from waystation.config import BrokerSettings
 from waystation.errors import (
     Conflict,

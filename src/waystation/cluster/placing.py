@@ -14,14 +14,14 @@ from uuid import UUID
 
 import msgspec
 
-from waystation.cluster.placement import (
+from waystation.cluster.decisions.placement import (
     Candidate,
     check_assignment,
     default_factor,
     first_state,
     place,
 )
-from waystation.cluster.state import encode, partition_key
+from waystation.cluster.decisions.state import encode, partition_key
 from waystation.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from waystation.world.random import Random
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from waystation.catalog import ABSENT, Catalog, Update
-from waystation.cluster.state import (
+from waystation.cluster.decisions.state import (
     DISKS,
     NODES,
     PARTITIONS,
@@ -26,8 +26,8 @@ from waystation.cluster.state import (
     read_node,
     read_partition,
 )
+from waystation.cluster.decisions.writes import Known
 from waystation.cluster.view import KnownNode, Placed, placed
-from waystation.cluster.writes import Known
 
 OnChanged = Callable[[Sequence[str]], None]
 PartitionId = tuple[UUID, int]

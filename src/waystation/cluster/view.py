@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from waystation.cluster.state import NOBODY, Address, PartitionState
+from waystation.cluster.decisions.state import NOBODY, Address, PartitionState
 
 
 class KnownNode(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pamqp import body, commands, frame, header, heartbeat
 
-from waystation.client.address import Address
+from waystation.client.links.address import Address
 from waystation.errors import Unavailable
 
 WAIT_S = 20.0

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waystation.client.address import Address, parse_address
+from waystation.client.links.address import Address, parse_address
 from waystation.errors import Unavailable
 
 PORTS = {"kafka": 9092, "amqp": 5672, "http": 8080}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import waystation as ws
-from waystation.client.address import Address
+from waystation.client.links.address import Address
 from waystation.demo.amqp_link import AmqpLink
 from waystation.errors import AlreadyExists
 from waystation.message import Message

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waystation.cli.output import bold, note, print_json, print_table
+from waystation.cli.terminal.output import bold, note, print_json, print_table
 from waystation.demo.broker import DemoBroker
 from waystation.demo.shop import Shop
 from waystation.errors import WaystationError

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from waystation.errors import WaystationError
-from waystation.groups.calls import DeleteResult, GroupListing, GroupSummary, GroupView, MemberView
-from waystation.groups.classic import ClassicGroup
-from waystation.groups.classic_member import CONSUMER
-from waystation.groups.classic_states import State
-from waystation.groups.errors import NonEmptyGroup, UnknownGroup
+from waystation.groups.machines.calls import DeleteResult, GroupListing, GroupSummary, GroupView, MemberView
+from waystation.groups.machines.classic import ClassicGroup
+from waystation.groups.machines.classic_member import CONSUMER
+from waystation.groups.machines.classic_states import State
+from waystation.groups.machines.errors import NonEmptyGroup, UnknownGroup
 from waystation.groups.shard import Group
 from waystation.groups.shards import GroupShards
 

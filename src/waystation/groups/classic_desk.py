@@ -13,7 +13,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Generic, TypeVar
 
 from waystation.errors import WaystationError
-from waystation.groups.calls import (
+from waystation.groups.machines.calls import (
     JoinAnswer,
     JoinRequest,
     LeaveResult,
@@ -21,11 +21,11 @@ from waystation.groups.calls import (
     SyncAnswer,
     SyncRequest,
 )
-from waystation.groups.classic import ClassicGroup
-from waystation.groups.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
-from waystation.groups.classic_states import State
-from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.errors import (
+from waystation.groups.machines.classic import ClassicGroup
+from waystation.groups.machines.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
+from waystation.groups.machines.classic_states import State
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.errors import (
     CoordinatorUnavailable,
     GroupFull,
     InconsistentProtocol,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from waystation.groups.assignors import ASSIGNORS
-from waystation.groups.calls import (
+from waystation.groups.machines.assignors import ASSIGNORS
+from waystation.groups.machines.calls import (
     ConsumerBeat,
     ConsumerBeatAnswer,
     ConsumerGroupView,
@@ -21,11 +21,11 @@ from waystation.groups.calls import (
     SyncAnswer,
     SyncRequest,
 )
-from waystation.groups.classic_member import CONSUMER, read_subscription
-from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.consumer_member import AWAY_EPOCH, LEAVE_EPOCH
-from waystation.groups.conversion import to_classic
-from waystation.groups.errors import (
+from waystation.groups.machines.classic_member import CONSUMER, read_subscription
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.consumer_member import AWAY_EPOCH, LEAVE_EPOCH
+from waystation.groups.machines.conversion import to_classic
+from waystation.groups.machines.errors import (
     CoordinatorUnavailable,
     GroupFull,
     InconsistentProtocol,
@@ -34,7 +34,7 @@ from waystation.groups.errors import (
     UnknownMember,
     UnsupportedAssignor,
 )
-from waystation.groups.reconcile import JOIN_EPOCH
+from waystation.groups.machines.reconcile import JOIN_EPOCH
 from waystation.groups.shards import GroupShards
 from waystation.observe.events import event_logger
 from waystation.world.alarm import Alarm

@@ -12,7 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from waystation.errors import WaystationError
 from waystation.groups.admin_desk import AdminDesk
-from waystation.groups.calls import (
+from waystation.groups.classic_desk import ClassicDesk
+from waystation.groups.consumer_desk import ConsumerDesk
+from waystation.groups.history import GroupHistory
+from waystation.groups.machines.calls import (
     ConsumerBeat,
     ConsumerBeatAnswer,
     ConsumerGroupView,
@@ -31,14 +34,11 @@ from waystation.groups.calls import (
     SyncRequest,
     TopicView,
 )
-from waystation.groups.classic import ClassicGroup
-from waystation.groups.classic_desk import ClassicDesk
-from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.consumer_desk import ConsumerDesk
-from waystation.groups.history import GroupHistory
+from waystation.groups.machines.classic import ClassicGroup
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.settings import GroupSettings
 from waystation.groups.offset_desk import OffsetDesk
 from waystation.groups.records import partition_for
-from waystation.groups.settings import GroupSettings
 from waystation.groups.shard import GroupShard
 from waystation.groups.shards import GroupShards
 from waystation.log.state import StateLog

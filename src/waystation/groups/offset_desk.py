@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 
 from waystation.errors import UnknownTopic, WaystationError
 from waystation.groups import records
-from waystation.groups.calls import FetchedOffset, OffsetResult, OffsetToCommit
-from waystation.groups.classic_member import CONSUMER
-from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.errors import (
+from waystation.groups.machines.calls import FetchedOffset, OffsetResult, OffsetToCommit
+from waystation.groups.machines.classic_member import CONSUMER
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.errors import (
     GroupSubscribed,
     InvalidGroupRequest,
     NonEmptyGroup,
@@ -24,7 +24,7 @@ from waystation.groups.errors import (
     UnknownMember,
     UnstableOffset,
 )
-from waystation.groups.offsets import Committed, Key
+from waystation.groups.machines.offsets import Committed, Key
 from waystation.groups.shard import Group, GroupShard
 from waystation.groups.shards import GroupShards
 

@@ -34,12 +34,12 @@ from uuid import UUID
 import msgspec
 
 from waystation.errors import Corrupt
-from waystation.groups.classic import ClassicGroup
-from waystation.groups.classic_member import Member
-from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.consumer_member import ClassicSide, ConsumerMember
-from waystation.groups.offsets import Committed
-from waystation.groups.reconcile import Holding, Partitions, Phase
+from waystation.groups.machines.classic import ClassicGroup
+from waystation.groups.machines.classic_member import Member
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.consumer_member import ClassicSide, ConsumerMember
+from waystation.groups.machines.offsets import Committed
+from waystation.groups.machines.reconcile import Holding, Partitions, Phase
 
 OFFSET_KEY = 1
 CLASSIC_KEY = 2

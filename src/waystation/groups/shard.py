@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 from waystation.errors import StorageFailed
 from waystation.groups import records
-from waystation.groups.classic import ClassicGroup
-from waystation.groups.classic_states import State
-from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.errors import CoordinatorUnavailable, NotCoordinator
-from waystation.groups.offsets import OffsetStore
+from waystation.groups.machines.classic import ClassicGroup
+from waystation.groups.machines.classic_states import State
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.errors import CoordinatorUnavailable, NotCoordinator
+from waystation.groups.machines.offsets import OffsetStore
+from waystation.groups.machines.settings import GroupSettings
 from waystation.groups.records import Record
-from waystation.groups.settings import GroupSettings
 from waystation.log.state import StateBatch, StateLog
 from waystation.observe.events import event_logger
 

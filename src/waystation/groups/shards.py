@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from waystation.groups.calls import TopicView
-from waystation.groups.classic import ClassicGroup
-from waystation.groups.consumer import ConsumerGroup
-from waystation.groups.conversion import to_consumer
-from waystation.groups.errors import (
+from waystation.groups.history import GroupHistory
+from waystation.groups.machines.calls import TopicView
+from waystation.groups.machines.classic import ClassicGroup
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.conversion import to_consumer
+from waystation.groups.machines.errors import (
     InconsistentProtocol,
     InvalidGroupId,
     InvalidGroupRequest,
     NotCoordinator,
     TooManyGroups,
 )
-from waystation.groups.history import GroupHistory
+from waystation.groups.machines.settings import GroupSettings
 from waystation.groups.records import partition_for
-from waystation.groups.settings import GroupSettings
 from waystation.groups.shard import Group, GroupShard
 from waystation.log.state import StateLog
 from waystation.world import Clock

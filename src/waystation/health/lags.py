@@ -59,7 +59,7 @@ class Lags:
                 await self._task
 
     async def _look(self) -> None:
-        from waystation.admin.view_groups import GroupsQuery, groups_view  # loaded when somebody asks
+        from waystation.admin.views.view_groups import GroupsQuery, groups_view  # loaded when somebody asks
 
         try:
             page = await groups_view(self._broker, GroupsQuery(limit=MOST_GROUPS))

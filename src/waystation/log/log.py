@@ -25,15 +25,15 @@ import msgspec
 
 from waystation.config import TopicSettings
 from waystation.errors import FencedLeaderEpoch, InvalidRecord, StorageFailed, UnexpectedOffset, WaystationError
-from waystation.log import batch as batches
 from waystation.log.aborted import Aborted, AbortedTransactions
-from waystation.log.batch import Header
-from waystation.log.derived import Derived, Files
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Header
 from waystation.log.epochs import Epochs
 from waystation.log.producers import Producers
 from waystation.log.reading import SegmentReader
-from waystation.log.segment import Segment, file_name
-from waystation.log.swap import Swap
+from waystation.log.segments.derived import Derived, Files
+from waystation.log.segments.segment import Segment, file_name
+from waystation.log.segments.swap import Swap
 from waystation.log.sync import RecoveryPoint as RecoveryPoint
 from waystation.log.sync import SyncJob as SyncJob
 from waystation.observe.events import event_logger
@@ -41,7 +41,7 @@ from waystation.world import World
 from waystation.world.uncancelled import to_its_end
 
 if TYPE_CHECKING:
-    from waystation.log.truncation import Truncation
+    from waystation.log.cleaning.truncation import Truncation
 
 logger = event_logger("waystation.log")
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from waystation.errors import OutOfOrderSequence, ProducerEpochStale
-from waystation.log.batch import Header
+from waystation.log.batches.batch import Header
 from waystation.wire.crc32c import crc32c
 
 REMEMBERED_BATCHES = 5

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 from waystation.config import TopicSettings
 from waystation.errors import CorruptBatch, InvalidRecord, OffsetOutOfRange, StorageFailed, TooLarge
-from waystation.log import batch as batches
 from waystation.log.aborted import Aborted, AbortedTransactions
-from waystation.log.batch import Header
-from waystation.log.compression import opened_limit
-from waystation.log.segment import Segment
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Header
+from waystation.log.batches.compression import opened_limit
+from waystation.log.segments.segment import Segment
 from waystation.observe.events import event_logger
 
 logger = event_logger("waystation.log")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.log.derived import Files
-from waystation.log.segment import Segment
+from waystation.log.segments.derived import Files
+from waystation.log.segments.segment import Segment
 
 if TYPE_CHECKING:
     from waystation.log.log import Log

@@ -7,7 +7,7 @@ from waystation.queues.failure_history import TOPIC_TARGET
 from waystation.queues.names import check_not_internal
 from waystation.queues.settings import QueueSettings, check_queue_name, check_settings, declared
 from waystation.queues.shard.queue import Queue
-from waystation.routing.binding import check_key
+from waystation.routing.exchanges.binding import check_key
 from waystation.routing.table import check_exchange_name
 from waystation.topics.topics import check_name as check_topic_name
 

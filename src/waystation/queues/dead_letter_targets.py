@@ -18,7 +18,7 @@ from waystation.errors import Invalid, NotAllowed, NotFound
 from waystation.message import Message
 from waystation.queues.failure_history import TOPIC_TARGET, X_DEATH, brief, copied_to, cycles, with_death
 from waystation.queues.shard.queue import Death, Queue
-from waystation.routing.binding import QUEUE, TOPIC
+from waystation.routing.exchanges.binding import QUEUE, TOPIC
 from waystation.routing.namespace_names import prefix_of
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from waystation.observe.events import event_logger
 from waystation.protocol import Found
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue_feed import QueueFeed
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 from waystation.transactions.transacting import OWN_PREFIX
 
 if TYPE_CHECKING:

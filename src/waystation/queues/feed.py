@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from waystation.errors import WaystationError
 from waystation.message import Delivered, Run
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 
 Deliver = Callable[[list[Delivered]], None]
 

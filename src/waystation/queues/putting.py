@@ -12,7 +12,7 @@ from waystation.message import Message
 from waystation.queues.errors import NeverFits
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, QueuePlace
 from waystation.queues.shard.shard import PutResult
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 
 STEP_QUEUES = 256
 """Queues that take in the same messages in one step: a few milliseconds."""

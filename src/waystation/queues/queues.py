@@ -33,8 +33,8 @@ from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
 from waystation.queues.shard.shard import PutEach, PutResult, Shard
 from waystation.queues.shard.shards import Shards
-from waystation.topics.durability import Durability
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.durability import Durability
+from waystation.topics.partitions.partition import Receipt
 
 logger = event_logger("waystation.queues")
 

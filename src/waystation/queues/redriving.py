@@ -28,7 +28,7 @@ from waystation.queues.looking import read_or_tell
 from waystation.queues.redriven import origin_of, redrive_topic
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
-from waystation.routing.filters import Filter, compile_filter
+from waystation.routing.filtering.filters import Filter, compile_filter
 from waystation.transactions.transacting import OWN_PREFIX
 
 if TYPE_CHECKING:

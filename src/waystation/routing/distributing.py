@@ -16,9 +16,9 @@ from waystation.errors import NotFound, WaystationError
 from waystation.message import Message
 from waystation.protocol import PublishAnswer, QueueInfo
 from waystation.queues.putting import alike
-from waystation.routing.binding import QUEUE, TOPIC
+from waystation.routing.exchanges.binding import QUEUE, TOPIC
 from waystation.routing.resolving import Resolver
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 
 
 class Put(Protocol):

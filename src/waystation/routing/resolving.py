@@ -14,8 +14,8 @@ import msgspec
 
 from waystation.errors import NotAllowed
 from waystation.message import Message
-from waystation.routing.binding import check_key
-from waystation.routing.subject import Subject
+from waystation.routing.exchanges.binding import check_key
+from waystation.routing.filtering.subject import Subject
 from waystation.routing.table import RoutingTable, Walk
 
 MAX_REMEMBERED = 262_144

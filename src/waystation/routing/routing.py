@@ -27,7 +27,8 @@ from waystation.errors import Conflict, Full, NotAllowed, NotFound, NotLeader, R
 from waystation.message import Message
 from waystation.observe.events import event_logger
 from waystation.protocol import PublishAnswer, RoutingInfo
-from waystation.routing.binding import (
+from waystation.routing.distributing import Distributing, Kept, Messages, Queues, Routed
+from waystation.routing.exchanges.binding import (
     EXCHANGE,
     QUEUE,
     TOPIC,
@@ -37,11 +38,10 @@ from waystation.routing.binding import (
     read_arguments,
     split_target,
 )
-from waystation.routing.distributing import Distributing, Kept, Messages, Queues, Routed
-from waystation.routing.exchange import Exchange, ExchangeSettings
+from waystation.routing.exchanges.exchange import Exchange, ExchangeSettings
+from waystation.routing.filtering.subject import Subject
 from waystation.routing.namespace_names import local_name, topic_of_full_name
 from waystation.routing.resolving import Resolver, Route
-from waystation.routing.subject import Subject
 from waystation.routing.table import (
     PREDECLARED,
     RESERVED_PREFIX,
@@ -50,7 +50,7 @@ from waystation.routing.table import (
     check_exchange_name,
     make_exchange,
 )
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 
 logger = event_logger("waystation.routing")
 

@@ -13,19 +13,19 @@ from typing import NamedTuple
 import msgspec
 
 from waystation.errors import Invalid, NotFound, near_matches
-from waystation.routing.binding import EXCHANGE, QUEUE, TOPIC, Binding
-from waystation.routing.default import DefaultExchange
-from waystation.routing.delayed import ARGUMENT, DelayedExchange
-from waystation.routing.delayed import KIND as DELAYED
-from waystation.routing.direct import DirectExchange
-from waystation.routing.exchange import Exchange, ExchangeSettings
-from waystation.routing.fanout import FanoutExchange
-from waystation.routing.filter import FilterExchange
-from waystation.routing.hashing import KIND as CONSISTENT_HASH
-from waystation.routing.hashing import HashExchange
-from waystation.routing.headers import HeadersExchange
-from waystation.routing.subject import Subject
-from waystation.routing.topic import TopicExchange
+from waystation.routing.exchanges.binding import EXCHANGE, QUEUE, TOPIC, Binding
+from waystation.routing.exchanges.default import DefaultExchange
+from waystation.routing.exchanges.delayed import ARGUMENT, DelayedExchange
+from waystation.routing.exchanges.delayed import KIND as DELAYED
+from waystation.routing.exchanges.direct import DirectExchange
+from waystation.routing.exchanges.exchange import Exchange, ExchangeSettings
+from waystation.routing.exchanges.fanout import FanoutExchange
+from waystation.routing.exchanges.filter import FilterExchange
+from waystation.routing.exchanges.hashing import KIND as CONSISTENT_HASH
+from waystation.routing.exchanges.hashing import HashExchange
+from waystation.routing.exchanges.headers import HeadersExchange
+from waystation.routing.exchanges.topic import TopicExchange
+from waystation.routing.filtering.subject import Subject
 
 _PLAIN: dict[str, Callable[[str, ExchangeSettings], Exchange]] = {
     "direct": DirectExchange,

@@ -20,7 +20,7 @@ from typing import Literal, get_args
 import msgspec
 
 from waystation.errors import Invalid
-from waystation.routing.regex import Regex
+from waystation.routing.matching.regex import Regex
 
 Operation = Literal[
     "read", "write", "create", "delete", "alter", "describe",

@@ -17,7 +17,7 @@ from waystation.catalog import Update, rows
 from waystation.catalog.changes import Changes
 from waystation.errors import Full, Invalid
 from waystation.observe.events import event_logger
-from waystation.routing.regex import Regex
+from waystation.routing.matching.regex import Regex
 from waystation.security.rules import searching
 
 if TYPE_CHECKING:

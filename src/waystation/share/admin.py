@@ -6,15 +6,15 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from waystation.errors import UnknownTopic, WaystationError
-from waystation.groups.calls import DeleteResult, GroupListing, OffsetResult
-from waystation.groups.errors import InconsistentProtocol, NonEmptyGroup, UnknownGroup
-from waystation.share.calls import ShareGroupView, ShareOffset
+from waystation.groups.machines.calls import DeleteResult, GroupListing, OffsetResult
+from waystation.groups.machines.errors import InconsistentProtocol, NonEmptyGroup, UnknownGroup
 from waystation.share.group import SharedGroup
-from waystation.share.records import PARTITION, ShareKey
+from waystation.share.machines.calls import ShareGroupView, ShareOffset
+from waystation.share.machines.records import PARTITION, ShareKey
 
 if TYPE_CHECKING:
     from waystation.share.share_groups import SharedGroups
-    from waystation.topics.partition import Partition
+    from waystation.topics.partitions.partition import Partition
 
 KIND = "Share"
 PROTOCOL = "share"

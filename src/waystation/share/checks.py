@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from waystation.errors import Conflict, Invalid, InvalidSetting
-from waystation.groups.errors import InvalidGroupId, InvalidGroupRequest
+from waystation.groups.machines.errors import InvalidGroupId, InvalidGroupRequest
 from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET
 from waystation.queues.settings import check_queue_name
-from waystation.routing.filters import Filter
+from waystation.routing.filtering.filters import Filter
 from waystation.routing.table import check_exchange_name
-from waystation.share.calls import ShareBeat
 from waystation.share.group import SharedGroup
-from waystation.share.members import JOIN_EPOCH, LEAVE_EPOCH
-from waystation.share.settings import DEAD_LETTER, DEAD_LETTER_TOPIC, DELIVERIES, MOST_DELIVERIES, check_setting
+from waystation.share.machines.calls import ShareBeat
+from waystation.share.machines.members import JOIN_EPOCH, LEAVE_EPOCH
+from waystation.share.machines.settings import (
+    DEAD_LETTER,
+    DEAD_LETTER_TOPIC,
+    DELIVERIES,
+    MOST_DELIVERIES,
+    check_setting,
+)
 from waystation.topics.topics import check_name
 
 MAX_NAME_BYTES = 1_024

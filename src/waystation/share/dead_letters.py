@@ -19,19 +19,19 @@ from typing import Any, Protocol
 import msgspec
 
 from waystation.errors import Invalid, NotFound, TooLarge, WaystationError
-from waystation.log import batch as batches
-from waystation.log.batch import Record
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Record
 from waystation.message import Message
 from waystation.observe.events import event_logger
 from waystation.observe.meters import DeathMeter
 from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, X_DEATH, brief, story_of, with_death
 from waystation.queues.redriven import Origin, origin_of
 from waystation.routing.namespace_names import local_name
-from waystation.share.delivery import EXPIRED, REJECTED, Death
 from waystation.share.group import SharedGroup
+from waystation.share.machines.delivery import EXPIRED, REJECTED, Death
 from waystation.share.partition import SharedPartition
-from waystation.topics.crossing import OF_TIME, TAKEN_AT, message_of
 from waystation.topics.publishing import Publishing
+from waystation.topics.records.crossing import OF_TIME, TAKEN_AT, message_of
 from waystation.topics.topics import Topic
 from waystation.world.clock import Clock
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from waystation.errors import WaystationError
-from waystation.groups.calls import TopicView
+from waystation.groups.machines.calls import TopicView
 from waystation.message import Delivered, Run
 from waystation.observe.events import event_logger
 from waystation.observe.spans import TracedPlace
@@ -19,12 +19,12 @@ from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.queues.redriven import as_before
-from waystation.routing.filters import Filter
-from waystation.share.delivery import EXPIRED, LIMIT
-from waystation.share.members import Subscription
+from waystation.routing.filtering.filters import Filter
+from waystation.share.machines.delivery import EXPIRED, LIMIT
+from waystation.share.machines.members import Subscription
 from waystation.share.partition import SharedPartition
 from waystation.topics.expiry import early_ms, expired, is_timed
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 
 if TYPE_CHECKING:
     from waystation.share.group import SharedGroup

@@ -17,13 +17,13 @@ from uuid import UUID
 from waystation.errors import WaystationError
 from waystation.queues.dead_letter_names import default_dead_letter
 from waystation.queues.redriven import is_redrive_topic
-from waystation.share.delivery import Death, Saved, SharePartition, fitted, saved_at
-from waystation.share.members import ShareGroup
+from waystation.share.machines.delivery import Death, Saved, SharePartition, fitted, saved_at
+from waystation.share.machines.members import ShareGroup
+from waystation.share.machines.records import GROUP, SETTINGS, GroupBody, SettingsBody, ShareKey, write_value
+from waystation.share.machines.settings import ShareSettings, reset_of
+from waystation.share.machines.window import OpenedBatches
 from waystation.share.partition import SharedPartition
-from waystation.share.records import GROUP, SETTINGS, GroupBody, SettingsBody, ShareKey, write_value
-from waystation.share.settings import ShareSettings, reset_of
-from waystation.share.window import OpenedBatches
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 from waystation.world.alarm import Alarm, CalendarAlarm
 from waystation.world.clock import Clock, monotonic_ms
 

@@ -18,13 +18,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from waystation.errors import StorageFailed, WaystationError
-from waystation.groups.errors import NotCoordinator
+from waystation.groups.machines.errors import NotCoordinator
 from waystation.groups.records import partition_for
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
-from waystation.share.records import ShareKey
-from waystation.topics.partition import Partition, Receipt
-from waystation.topics.state_log import PartitionStateLog
+from waystation.share.machines.records import ShareKey
+from waystation.topics.partitions.partition import Partition, Receipt
+from waystation.topics.partitions.state_log import PartitionStateLog
 from waystation.world.clock import Clock
 
 logger = event_logger("waystation.shared")

@@ -15,20 +15,22 @@ from uuid import UUID
 
 import msgspec
 
-from waystation.cluster.link import Links
-from waystation.cluster.peer import Refused, ShareAsk, ShareTold
-from waystation.cluster.peer_errors import error_of
+from waystation.cluster.links.link import Links
+from waystation.cluster.links.peer import Refused, ShareAsk, ShareTold
+from waystation.cluster.links.peer_errors import error_of
 from waystation.cluster.view import ClusterView
 from waystation.errors import Unavailable, WaystationError
-from waystation.groups.calls import OffsetResult, TopicPartition
-from waystation.groups.errors import NotCoordinator
-from waystation.log import batch as batches
-from waystation.log.batch import Header
+from waystation.groups.machines.calls import OffsetResult, TopicPartition
+from waystation.groups.machines.errors import NotCoordinator
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Header
 from waystation.message import Run
 from waystation.queues.ledger.ledger import Grant
-from waystation.share.calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareOffset
 from waystation.share.group import start_by
 from waystation.share.journal import SharedJournal
+from waystation.share.machines.calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareOffset
+from waystation.share.machines.sessions import ShareSession
+from waystation.share.machines.window import Batch, OpenedBatches, SharedWindow
 from waystation.share.peer_calls import (
     ABORTED,
     NOTHING,
@@ -53,9 +55,7 @@ from waystation.share.peer_calls import (
     decode,
     encode,
 )
-from waystation.share.sessions import ShareSession
-from waystation.share.window import Batch, OpenedBatches, SharedWindow
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 from waystation.topics.topics import SHARE_TOPIC, Topics
 from waystation.world.clock import Clock
 

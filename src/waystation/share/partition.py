@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from waystation.errors import WaystationError
-from waystation.log import batch as batches
-from waystation.log.batch import Header
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Header
 from waystation.message import Run
 from waystation.observe.events import event_logger
 from waystation.queues.backoff import RetryRule, retries
@@ -22,12 +22,12 @@ from waystation.queues.feed import Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.queues.ledger.runs import tidy, without
 from waystation.queues.redriven import is_redrive_topic
-from waystation.share.delivery import Death, Saved, Settled, SharePartition, fitted
+from waystation.share.machines.delivery import Death, Saved, Settled, SharePartition, fitted
+from waystation.share.machines.records import PARTITION, ShareKey, write_value
+from waystation.share.machines.window import Batch, SharedWindow
 from waystation.share.peer_calls import ABORTED, NOTHING, Offered
-from waystation.share.records import PARTITION, ShareKey, write_value
-from waystation.share.window import Batch, SharedWindow
-from waystation.topics.crossing import message_of
-from waystation.topics.partition import Partition, Receipt
+from waystation.topics.partitions.partition import Partition, Receipt
+from waystation.topics.records.crossing import message_of
 
 if TYPE_CHECKING:
     from waystation.share.group import SharedGroup

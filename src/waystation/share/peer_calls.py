@@ -12,13 +12,13 @@ from uuid import UUID
 
 import msgspec
 
-from waystation.cluster.peer_errors import error_named
+from waystation.cluster.links.peer_errors import error_named
 from waystation.errors import WaystationError
-from waystation.groups.calls import OffsetResult, TopicPartition
+from waystation.groups.machines.calls import OffsetResult, TopicPartition
 from waystation.message import Run
 from waystation.queues.ledger.ledger import Grant
-from waystation.share.calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareOffset
-from waystation.share.window import Batch
+from waystation.share.machines.calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareOffset
+from waystation.share.machines.window import Batch
 
 T = TypeVar("T")
 

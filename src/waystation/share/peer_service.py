@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from waystation.cluster.peer import ShareAsk, ShareTold
+from waystation.cluster.links.peer import ShareAsk, ShareTold
 from waystation.errors import Invalid, WaystationError
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.commands import count_of
 from waystation.share.admin import SharedAdmin
-from waystation.share.calls import ShareBeat, ShareBeatAnswer, ShareGroupView
-from waystation.share.errors import InvalidShareRequest
 from waystation.share.group import SharedGroup
+from waystation.share.machines.calls import ShareBeat, ShareBeatAnswer, ShareGroupView
+from waystation.share.machines.errors import InvalidShareRequest
 from waystation.share.peer_calls import (
     RENEW_LOCKS,
     VERBS,
@@ -42,7 +42,7 @@ from waystation.share.peer_calls import (
     encode,
 )
 from waystation.share.share_groups import SharedGroups
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 from waystation.topics.topics import Topics
 
 Verb = Callable[[str, Any], Awaitable[msgspec.Struct]]

@@ -20,22 +20,21 @@ from uuid import UUID
 
 from waystation.config import BrokerSettings
 from waystation.errors import Corrupt, StorageFailed
-from waystation.groups.errors import (
+from waystation.groups.history import GroupHistory
+from waystation.groups.machines.errors import (
     InconsistentProtocol,
     NotCoordinator,
     TooManyGroups,
     UnknownGroup,
     UnknownMember,
 )
-from waystation.groups.history import GroupHistory
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver
 from waystation.queues.redriven import redrive_topic
-from waystation.routing.filters import Filter, compile_filter
-from waystation.routing.patterns import Syntax, compile_pattern
-from waystation.share.calls import ShareBeat, ShareBeatAnswer
+from waystation.routing.filtering.filters import Filter, compile_filter
+from waystation.routing.matching.patterns import Syntax, compile_pattern
 from waystation.share.checks import (
     check_beat,
     check_filters,
@@ -45,13 +44,13 @@ from waystation.share.checks import (
     wanted_settings,
 )
 from waystation.share.dead_letters import Exchanges, QueueTargets, SharedLetters
-from waystation.share.delivery import Saved
 from waystation.share.feed import OnEnd, SharedFeed
 from waystation.share.group import PartitionKey, SharedGroup, Start, at_time, earliest, latest_committed
 from waystation.share.journal import SharedJournal
-from waystation.share.members import JOIN_EPOCH, LEAVE_EPOCH, Subscription
-from waystation.share.partition import SharedPartition
-from waystation.share.records import (
+from waystation.share.machines.calls import ShareBeat, ShareBeatAnswer
+from waystation.share.machines.delivery import Saved
+from waystation.share.machines.members import JOIN_EPOCH, LEAVE_EPOCH, Subscription
+from waystation.share.machines.records import (
     GROUP,
     PARTITION,
     SETTINGS,
@@ -62,11 +61,12 @@ from waystation.share.records import (
     read_value,
     write_value,
 )
-from waystation.share.sessions import ShareSession, ShareSessions
-from waystation.share.settings import ShareSettings
-from waystation.share.window import OpenedBatches
-from waystation.topics.durability import Durability
-from waystation.topics.partition import Partition, Receipt
+from waystation.share.machines.sessions import ShareSession, ShareSessions
+from waystation.share.machines.settings import ShareSettings
+from waystation.share.machines.window import OpenedBatches
+from waystation.share.partition import SharedPartition
+from waystation.topics.partitions.durability import Durability
+from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.world import World
 from waystation.world.alarm import Alarm, CalendarAlarm

@@ -8,7 +8,7 @@ import msgspec
 
 from waystation.errors import Conflict, Invalid
 from waystation.share.checks import check_own
-from waystation.share.settings import DEAD_LETTER, DEAD_LETTER_KEY, DELIVERIES, MOST_DELIVERIES, RESET
+from waystation.share.machines.settings import DEAD_LETTER, DEAD_LETTER_KEY, DELIVERIES, MOST_DELIVERIES, RESET
 
 MAX_LOCKS = 20_000
 """Records of one partition that consumers may have in hand at once; consumers of queues take more than Kafka's do."""

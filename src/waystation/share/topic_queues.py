@@ -34,7 +34,7 @@ from waystation.share.feed import OnEnd, SharedFeed
 from waystation.share.group import SharedGroup, earliest, latest_committed
 from waystation.share.share_groups import SharedGroups
 from waystation.share.topic_queue_settings import TopicQueueSettings, check_same, group_settings
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 from waystation.topics.topics import Topic, Topics
 
 logger = event_logger("waystation.topic_queues")

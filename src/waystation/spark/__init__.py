@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waystation.spark.foreach import each_batch
+from waystation.spark.writing.foreach import each_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,16 +25,17 @@ def register(spark: SparkSession, *, report: bool = True) -> None:
     source's discovery fails. This always works, also where the virtual environment is not activated: unless somebody
     has chosen a Python for the workers, those of a local session run this one, which has the package.
 
-    After it, `df.write…save()` without a mode appends to this source (`waystation.spark.appending`), and streams that
-    write to it are checked when they start, and may be in update mode (`waystation.spark.stream_starts`).
+    After it, `df.write…save()` without a mode appends to this source (`waystation.spark.writing.appending`), and
+    streams that write to it are checked when they start, and may be in update mode
+    (`waystation.spark.writing.stream_starts`).
     `report`: whether streaming queries that use Waystation are shown with the pipelines on the broker that they use.
     """
     from pyspark.errors import AnalysisException
 
-    from waystation.spark.appending import append_by_default
     from waystation.spark.query_reports import report_queries
     from waystation.spark.source import WaystationDataSource
-    from waystation.spark.stream_starts import check_starts
+    from waystation.spark.writing.appending import append_by_default
+    from waystation.spark.writing.stream_starts import check_starts
 
     if getattr(spark, "_jvm", None) is not None:  # None: a Connect server's, which has its own
         _work_with_this_python(spark)

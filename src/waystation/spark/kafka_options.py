@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from waystation.errors import Invalid, near_matches
-from waystation.spark.kafka_security import is_security, login_in_our_words
+from waystation.spark.links.kafka_security import is_security, login_in_our_words
 
 SPELLED = {
     "kafka.bootstrap.servers": "servers",

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 from waystation.durations import parse_ms
 from waystation.errors import Invalid, near_matches
-from waystation.routing.patterns import Pattern, compile_pattern
+from waystation.routing.matching.patterns import Pattern, compile_pattern
 from waystation.spark.kafka_options import SAME, SPELLED
-from waystation.spark.login_options import LOGIN_OPTIONS, lowered, read_servers
-from waystation.spark.servers import Servers
-from waystation.spark.value_formats import FORMATS, VALUE_OPTIONS, ValueFormat, read_value_format
+from waystation.spark.links.login_options import LOGIN_OPTIONS, lowered, read_servers
+from waystation.spark.links.servers import Servers
+from waystation.spark.values.value_formats import FORMATS, VALUE_OPTIONS, ValueFormat, read_value_format
 
 EARLIEST = -2
 LATEST = -1

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from waystation.observe.pipeline_state import PipelineState, SinkState, SourceState
-from waystation.spark.source_metrics import METRICS, SOURCE
+from waystation.spark.reading.source_metrics import METRICS, SOURCE
 
 MALFORMED = "waystation.malformed."
 """Metrics of sources begin so."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from waystation.spark.kafka_options import in_our_words
-from waystation.spark.login_options import lowered, read_servers
-from waystation.spark.servers import Servers
+from waystation.spark.links.login_options import lowered, read_servers
+from waystation.spark.links.servers import Servers
 
 FORMAT = "waystation"
 UPDATING = "ForeachBatchSink"

@@ -26,8 +26,8 @@ from pyspark.sql.streaming.listener import (
 
 from waystation.observe.events import event_logger
 from waystation.observe.pipeline_state import GraphNode, Phase, PipelineState, SinkState, SourceState
-from waystation.spark.pipelines.explaining import explain
-from waystation.spark.pipelines.reporter import Reporter
+from waystation.spark.pipelines.status.reporter import Reporter
+from waystation.spark.pipelines.transform.explaining import explain
 from waystation.spark.progress import Progress
 from waystation.spark.query_plans import QueryParts, parts_of
 

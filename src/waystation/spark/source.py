@@ -16,8 +16,8 @@ from pyspark.sql.types import StructType
 from waystation.errors import WaystationError
 from waystation.spark.kafka_options import in_our_words
 from waystation.spark.options import read_options
-from waystation.spark.refusing import RefusingReader
-from waystation.spark.schemas import arrow_schema, source_schema
+from waystation.spark.reading.refusing import RefusingReader
+from waystation.spark.reading.schemas import arrow_schema, source_schema
 from waystation.spark.tables import (
     check_named,
     for_sink,
@@ -60,10 +60,10 @@ class WaystationDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         given = self._of_source(schema)
         if given.get("queue"):
-            from waystation.spark import queue_reading
+            from waystation.spark.reading import queue_reading
 
             return queue_reading.batch_reader(given, schema)
-        from waystation.spark.reading import PruningTopicReader, TopicReader
+        from waystation.spark.reading.batch import PruningTopicReader, TopicReader
 
         options = read_options(given, streaming=False)
         kind = PruningTopicReader if _filters_are_pushed() else TopicReader
@@ -78,24 +78,24 @@ class WaystationDataSource(DataSource):
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         given = self._of_source(schema)
         if given.get("queue"):
-            from waystation.spark.queue_reading import stream_reader
+            from waystation.spark.reading.queue_reading import stream_reader
 
             return stream_reader(given, schema)
-        from waystation.spark.streaming import TopicStreamReader
+        from waystation.spark.reading.stream import TopicStreamReader
 
         options = read_options(given, streaming=True)
         return TopicStreamReader(options, arrow_schema(schema, options))
 
     @told()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter | DataSourceArrowWriter:
-        from waystation.spark.batch_sink import check_appends, writer
+        from waystation.spark.writing.batch_sink import check_appends, writer
 
         check_appends(overwrite)
         return writer(self._of_sink(schema), schema)
 
     @told()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter | DataSourceStreamArrowWriter:
-        from waystation.spark.sink import stream_writer
+        from waystation.spark.writing.sink import stream_writer
 
         # A stream's columns are as they come: their comments are those of the table that was read, if any.
         check_named(self.options)
@@ -119,7 +119,7 @@ class WaystationDataSource(DataSource):
 
 def _schema(given: Mapping[str, str]) -> StructType | str:
     if given.get("queue"):
-        from waystation.spark import queue_reading
+        from waystation.spark.reading import queue_reading
 
         return queue_reading.schema(given)
     # Whether it will be a stream is not known yet; batch options are the wider set.

@@ -26,9 +26,9 @@ from pyspark.sql.types import StructField, StructType, VarcharType
 
 from waystation.errors import Invalid, near_matches
 from waystation.spark.kafka_options import in_our_words, is_known
-from waystation.spark.login_options import IN_PLAIN_TEXT
+from waystation.spark.links.login_options import IN_PLAIN_TEXT
 from waystation.spark.options import SOURCE_OPTIONS, check_names
-from waystation.spark.sink_options import SINK_OPTIONS
+from waystation.spark.writing.sink_options import SINK_OPTIONS
 
 PROVIDER = "provider"
 """What Spark adds to the properties of a table that is being created, and nobody else does."""

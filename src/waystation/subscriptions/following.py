@@ -19,7 +19,7 @@ from waystation.errors import OffsetOutOfRange, Unavailable, WaystationError
 from waystation.message import Delivered, Run
 from waystation.observe.events import event_logger
 from waystation.queues.feed import Settled, Verdict
-from waystation.routing.filters import Filter
+from waystation.routing.filtering.filters import Filter
 from waystation.topics.expiry import unexpired
 from waystation.topics.reading import ReadPosition
 from waystation.topics.topics import Topics

@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from waystation.errors import Conflict, Invalid, WaystationError
-from waystation.groups.calls import OffsetToCommit, TopicPartition
 from waystation.groups.coordinator import GroupCoordinator
+from waystation.groups.machines.calls import OffsetToCommit, TopicPartition
 from waystation.subscriptions.membership import Membership
 from waystation.topics.topics import Topics
 

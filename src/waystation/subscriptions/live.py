@@ -24,7 +24,7 @@ from waystation.errors import WaystationError
 from waystation.message import Delivered
 from waystation.observe.meters import Meters
 from waystation.queues.feed import Deliver
-from waystation.routing.filters import Filter
+from waystation.routing.filtering.filters import Filter
 from waystation.subscriptions.following import StatelessFollower
 from waystation.subscriptions.selection import Selection
 from waystation.topics.expiry import expired, unexpired

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from waystation.errors import StorageFailed, Unavailable, WaystationError
-from waystation.groups.calls import ConsumerBeat, TopicPartition
-from waystation.groups.consumer_member import LEAVE_EPOCH
 from waystation.groups.coordinator import GroupCoordinator
-from waystation.groups.errors import FencedMemberEpoch, UnknownMember
-from waystation.groups.reconcile import JOIN_EPOCH
+from waystation.groups.machines.calls import ConsumerBeat, TopicPartition
+from waystation.groups.machines.consumer_member import LEAVE_EPOCH
+from waystation.groups.machines.errors import FencedMemberEpoch, UnknownMember
+from waystation.groups.machines.reconcile import JOIN_EPOCH
 from waystation.observe.events import event_logger
 
 logger = event_logger("waystation.streams")

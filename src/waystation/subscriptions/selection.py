@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from waystation.errors import Invalid
-from waystation.routing.patterns import NamePattern, Pattern, Syntax, compile_pattern
+from waystation.routing.matching.patterns import NamePattern, Pattern, Syntax, compile_pattern
 from waystation.topics.topics import Topic, Topics
 
 MAX_PATTERNS = 1_000

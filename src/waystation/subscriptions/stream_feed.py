@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from waystation.errors import Conflict, WaystationError
-from waystation.groups.calls import OffsetToCommit, TopicPartition
-from waystation.groups.errors import UnknownMember
+from waystation.groups.machines.calls import OffsetToCommit, TopicPartition
+from waystation.groups.machines.errors import UnknownMember
 from waystation.message import Delivered, Run
 from waystation.observe.events import event_logger
 from waystation.queues.feed import Deliver, Settled, Verdict
@@ -31,7 +31,7 @@ from waystation.subscriptions.stream_retries import Retries, message_at
 from waystation.subscriptions.stream_share import Share
 from waystation.subscriptions.stream_terms import Hub, Terms
 from waystation.topics.expiry import expired
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 from waystation.world.alarm import PatientTimer
 
 logger = event_logger("waystation.streams")

@@ -10,9 +10,9 @@ from uuid import UUID
 from waystation.errors import WaystationError
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.message import Delivered
-from waystation.routing.filters import Filter
+from waystation.routing.filtering.filters import Filter
 from waystation.subscriptions.selection import Selection
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 from waystation.topics.reading import Readers
 from waystation.topics.topics import Topics
 

@@ -22,9 +22,9 @@ from waystation.subscriptions.membership import Membership
 from waystation.subscriptions.selection import Selection
 from waystation.subscriptions.stream_feed import OnEnd, StreamFeed
 from waystation.subscriptions.stream_terms import Terms
-from waystation.topics.durability import Durability, Told
 from waystation.topics.messages import Messages
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.durability import Durability, Told
+from waystation.topics.partitions.partition import Receipt
 from waystation.topics.reading import Readers
 from waystation.topics.topics import OFFSETS_TOPIC, Topics
 from waystation.world import World

@@ -13,8 +13,8 @@ from waystation.errors import Invalid, Unavailable, WaystationError
 from waystation.observe.tracing import Tracing
 from waystation.protocol import Subscribe, SubscribeAnswer
 from waystation.queues.feed import Deliver, Feed
-from waystation.routing.filters import Filter, compile_filter
-from waystation.routing.patterns import Syntax
+from waystation.routing.filtering.filters import Filter, compile_filter
+from waystation.routing.matching.patterns import Syntax
 from waystation.subscriptions.group_member import GroupMember
 from waystation.subscriptions.live import LiveFeeds
 from waystation.subscriptions.selection import Selection

@@ -19,14 +19,14 @@ from typing import Literal
 import msgspec
 
 from waystation.errors import Invalid, NotAllowed, UnknownTopic, WaystationError, near_matches
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.message import Delivered
 from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver
-from waystation.routing.filters import Filter
+from waystation.routing.filtering.filters import Filter
 from waystation.subscriptions.following import StatelessFollower
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 from waystation.topics.reading import PartitionReader, Readers, ReadPosition, newest
 from waystation.topics.topics import Topic, Topics
 from waystation.world.clock import Clock

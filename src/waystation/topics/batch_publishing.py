@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from waystation.errors import InvalidRecord
-from waystation.log import batch as batches
-from waystation.log.batch import NO_PRODUCER, TRANSACTIONAL, Header
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import NO_PRODUCER, TRANSACTIONAL, Header
 from waystation.topics.messages import Published, Stamp
-from waystation.topics.partition import Partition, Receipt
+from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.topics.topics import Topic
 

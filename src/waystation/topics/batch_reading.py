@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from waystation.errors import CorruptBatch, TooLarge
 from waystation.protocol import MAX_FRAME_BYTES, PartitionBatches
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 
 PARTITION_BYTES = 1024 * 1024
 """Of one partition in one answer, so that a busy one leaves room for the others; a single batch may be larger."""

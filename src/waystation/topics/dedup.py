@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from weakref import ref
 
 from waystation.errors import InvalidRecord, TooLarge, Unavailable
-from waystation.log import batch as batches
-from waystation.log.batch import Header, Record
-from waystation.log.compression import compress
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Header, Record
+from waystation.log.batches.compression import compress
 from waystation.message import Message
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 
 ID_HEADER = "x-message-id"
 DEDUP_SETTING = "waystation.dedup.window.ms"

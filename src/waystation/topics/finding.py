@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 
 from waystation.errors import NotFound
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.message import Delivered
 from waystation.protocol import Found
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 from waystation.topics.reading import read_away
 from waystation.topics.topics import Topics
 from waystation.world import World

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from waystation.config import BrokerSettings
-from waystation.log import compaction, retention
+from waystation.log.cleaning import compaction, retention
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints

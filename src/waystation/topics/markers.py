@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from waystation.cluster.peer import Marker, MarkersWritten, WriteMarkers
+from waystation.cluster.links.peer import Marker, MarkersWritten, WriteMarkers
 from waystation.errors import Conflict, FencedLeaderEpoch, ProducerEpochStale, WaystationError
-from waystation.log import batch as batches
-from waystation.topics.partition import Partition
+from waystation.log.batches import batch as batches
+from waystation.topics.partitions.partition import Partition
 from waystation.topics.topics import Topics
 from waystation.world.clock import Clock
 

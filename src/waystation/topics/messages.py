@@ -15,18 +15,18 @@ from typing import NamedTuple
 
 from waystation.config import BrokerSettings
 from waystation.errors import AlreadyExists, Invalid, UnknownTopic, near_matches
-from waystation.log import batch as batches
-from waystation.log.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, TRANSACTIONAL, Header
-from waystation.log.partitioning import partition_of
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, TRANSACTIONAL, Header
+from waystation.log.batches.partitioning import partition_of
 from waystation.message import Delivered, Message, check_message
 from waystation.protocol import Found
-from waystation.topics import crossing
 from waystation.topics.expiry import expired
 from waystation.topics.finding import Finding
-from waystation.topics.partition import Partition, Receipt
+from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.topics.reading import Accept, by_time, newest, newest_away
-from waystation.topics.record_writing import record_parts
+from waystation.topics.records import crossing
+from waystation.topics.records.record_writing import record_parts
 from waystation.topics.topics import Topic, Topics, check_name
 from waystation.world import World
 

@@ -20,16 +20,16 @@ from weakref import WeakKeyDictionary
 
 from waystation.config import TopicSettings
 from waystation.errors import InvalidRecord, InvalidTimestamp, NotAllowed, TooLarge
-from waystation.log import batch as batches
-from waystation.log.batch import LOG_APPEND_TIME, Header
-from waystation.log.compression import CODEC_MASK, CODEC_NAMES, NONE, compress, decompress, opened_limit
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import LOG_APPEND_TIME, Header
+from waystation.log.batches.compression import CODEC_MASK, CODEC_NAMES, NONE, compress, decompress, opened_limit
+from waystation.log.batches.record_check import MAX_BATCH_RECORDS, check_records
 from waystation.log.log import Appended
-from waystation.log.record_check import MAX_BATCH_RECORDS, check_records
 from waystation.message import Message
 from waystation.observe.tracing import Tracing
 from waystation.topics.dedup import DedupWindow
-from waystation.topics.partition import Partition
-from waystation.topics.record_tracing import traced_in
+from waystation.topics.partitions.partition import Partition
+from waystation.topics.records.record_tracing import traced_in
 from waystation.world import World
 
 AWAY_BYTES = 64 * 1024

@@ -18,15 +18,15 @@ from typing import NamedTuple
 from weakref import ref
 
 from waystation.errors import InvalidRecord, TooLarge
-from waystation.log import batch as batches
 from waystation.log.aborted import Aborted
-from waystation.log.batch import HEADER_SIZE, Header
-from waystation.log.compression import decompress, opened_limit
+from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import HEADER_SIZE, Header
+from waystation.log.batches.compression import decompress, opened_limit
 from waystation.message import Delivered
 from waystation.observe.events import event_logger
-from waystation.topics.partition import Partition
-from waystation.topics.record_reading import BEGIN, some_of
-from waystation.topics.unfinished_batches import UnfinishedBatch
+from waystation.topics.partitions.partition import Partition
+from waystation.topics.partitions.unfinished_batches import UnfinishedBatch
+from waystation.topics.records.record_reading import BEGIN, some_of
 from waystation.world.offload import Offload
 
 logger = event_logger("waystation.reading")

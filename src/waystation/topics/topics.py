@@ -43,14 +43,14 @@ from waystation.errors import (
 )
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
+from waystation.log.opening.recovery import Trust, lead_alone, open_log
 from waystation.log.points import RecoveryPoints
-from waystation.log.recovery import Trust, lead_alone, open_log
 from waystation.observe.events import event_logger
 from waystation.topics.folders import TopicFolders
-from waystation.topics.no_log import NoLog
-from waystation.topics.partition import Partition, log_of
-from waystation.topics.replicated_partition import ReplicatedPartition
-from waystation.topics.unfinished_batches import UnfinishedBatches
+from waystation.topics.partitions.no_log import NoLog
+from waystation.topics.partitions.partition import Partition, log_of
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.unfinished_batches import UnfinishedBatches
 from waystation.world import World
 
 logger = event_logger("waystation.topics")

@@ -24,7 +24,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from waystation.errors import Full, Invalid, ProducerEpochStale, StorageFailed, Unavailable, WaystationError
-from waystation.groups.errors import NotCoordinator
+from waystation.groups.machines.errors import NotCoordinator
 from waystation.log.state import StateLog
 from waystation.observe.events import event_logger
 from waystation.transactions.decision_records import Decision, Staged

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from waystation.errors import Conflict, Full, StorageFailed
-from waystation.groups.errors import NotCoordinator
+from waystation.groups.machines.errors import NotCoordinator
 from waystation.log.state import StateLog
 from waystation.observe.events import event_logger
 from waystation.transactions.decision_records import Decision, Staged, encode_decision, encode_decision_key

@@ -11,7 +11,7 @@ import asyncio
 
 import msgspec
 
-from waystation.groups.errors import NotCoordinator
+from waystation.groups.machines.errors import NotCoordinator
 from waystation.log.state import StateLog
 from waystation.transactions.machine import Producer, State, TopicPartition, Transaction
 from waystation.transactions.records import encode_key, encode_value

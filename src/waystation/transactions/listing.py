@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from waystation.routing.regex import Regex
+from waystation.routing.matching.regex import Regex
 from waystation.transactions.machine import PREPARED, State, Transaction
 
 _BY_LABEL = {state.label: state for state in State}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from waystation.errors import Conflict, NotFound
-from waystation.groups.calls import OffsetToCommit
+from waystation.groups.machines.calls import OffsetToCommit
 from waystation.message import Message, Run
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from waystation.cluster.peer import JoinTransaction
+from waystation.cluster.links.peer import JoinTransaction
 from waystation.errors import ProducerEpochStale, Unavailable
-from waystation.groups.errors import NotCoordinator
-from waystation.topics.partition import Partition
+from waystation.groups.machines.errors import NotCoordinator
+from waystation.topics.partitions.partition import Partition
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.errors import ConcurrentTransactions, CoordinatorAway, InvalidTransactionState
 from waystation.transactions.machine import Producer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.protocols.http.kit import Answer, Http, answer_of
 from tests.support.ports import split_address
 from tests.support.waiting import DEADLINE_S
-from waystation.protocols.http.engine import MAX_BODY_BYTES
+from waystation.protocols.http.transport.engine import MAX_BODY_BYTES
 
 
 class Raw:

@@ -10,7 +10,7 @@ import pytest
 from tests.protocols.http.kit import Http
 from tests.support.server import ROOT, Server
 from waystation.errors import NotFound
-from waystation.protocols.http.dashboard_files import FOLDER, TYPES, DashboardFiles
+from waystation.protocols.http.api.dashboard_files import FOLDER, TYPES, DashboardFiles
 
 FILES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.suffix in TYPES)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.protocols.http.engine import (
+from waystation.protocols.http.transport.engine import (
     MAX_BODY_BYTES,
     MAX_HEAD_BYTES,
     MAX_TARGET_BYTES,

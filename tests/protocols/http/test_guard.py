@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from waystation.protocols.http.guard import Guard
-from waystation.protocols.http.problems import Foreign
+from waystation.protocols.http.auth.guard import Guard
+from waystation.protocols.http.transport.problems import Foreign
 
 HONEST = [
     {},

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.protocols.http.json_pieces import PIECE_CHARS, PIECE_MESSAGES, chars_of, json_pieces
-from waystation.protocols.http.replies import encode_json
+from waystation.protocols.http.transport.json_pieces import PIECE_CHARS, PIECE_MESSAGES, chars_of, json_pieces
+from waystation.protocols.http.transport.replies import encode_json
 
 LONG = '\x00ä\U0001f600"\\x' * PIECE_CHARS
 short = st.fixed_dictionaries(

@@ -22,11 +22,11 @@ from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, Budgets
 from waystation.protocols.http import desk
-from waystation.protocols.http.calls import SHORT_STEP_BYTES, STEP_BYTES, Stream
 from waystation.protocols.http.connection import HttpConnection
-from waystation.protocols.http.engine import Request
-from waystation.protocols.http.json_pieces import PIECE_CHARS
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.calls import SHORT_STEP_BYTES, STEP_BYTES, Stream
+from waystation.protocols.http.transport.engine import Request
+from waystation.protocols.http.transport.json_pieces import PIECE_CHARS
+from waystation.protocols.http.transport.replies import Reply
 
 LONG = {"messages": [{"payload": "x" * 900_000}] * 3}
 SHORT = {"messages": [{"payload": "x" * 100}] * 1_000}

@@ -12,9 +12,9 @@ from tests.protocols.test_long_work import ByHand
 from waystation.errors import Unavailable, WaystationError
 from waystation.message import Delivered, Message
 from waystation.protocols.budget import FREE_BYTES
-from waystation.protocols.http.calls import SHORT_STEP_BYTES, STEP_BYTES
-from waystation.protocols.http.consuming import HttpConsumer
-from waystation.protocols.http.json_pieces import PIECE_CHARS
+from waystation.protocols.http.deliveries.consuming import HttpConsumer
+from waystation.protocols.http.transport.calls import SHORT_STEP_BYTES, STEP_BYTES
+from waystation.protocols.http.transport.json_pieces import PIECE_CHARS
 
 
 class Feed:

@@ -16,8 +16,8 @@ from tests.protocols.http.kit import Answer, Http, name
 from tests.protocols.http.operating_tour import operating
 from tests.support.names import unique
 from waystation.message_json import FIELDS
-from waystation.protocols.http.bodies import MessageIn, MessageOut
-from waystation.protocols.http.routes import ROUTES
+from waystation.protocols.http.api.routes import ROUTES
+from waystation.protocols.http.transport.bodies import MessageIn, MessageOut
 
 VOUCHED = {"x-requested-with": "a test"}
 

@@ -12,7 +12,7 @@ from tests.protocols.test_long_work import ByHand
 from waystation.config import BrokerSettings
 from waystation.protocols.budget import MUCH_BYTES, Budgets
 from waystation.protocols.http.connection import PARSE_BYTES, HttpConnection
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.replies import Reply
 from waystation.world.clock import SystemClock
 
 HEAD = b"POST /x HTTP/1.1\r\nHost: localhost\r\n"

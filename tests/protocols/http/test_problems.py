@@ -8,9 +8,9 @@ import waystation.queues.errors
 from tests.protocols.http.kit import Http
 from waystation import errors
 from waystation.errors import WaystationError
-from waystation.protocols.http import problems
-from waystation.protocols.http.problems import problem_of, problem_of_status, status_of
-from waystation.spark.pipelines.problems import PipelineFailed
+from waystation.protocols.http.transport import problems
+from waystation.protocols.http.transport.problems import problem_of, problem_of_status, status_of
+from waystation.spark.pipelines.file.problems import PipelineFailed
 
 OTHERS = ("tests.", "waystation.cli", "waystation.client", "waystation.embedded", "waystation.protocols.kafka")
 """Whose own errors never reach this door."""

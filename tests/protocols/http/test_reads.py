@@ -11,8 +11,8 @@ import pytest
 
 from tests.protocols.http.kit import Http, name
 from tests.support.server import Server
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.routes import ROUTES
+from waystation.protocols.http.api.routes import ROUTES
+from waystation.protocols.http.transport.calls import AnyRoute
 from waystation.protocols.management.api import ROUTES as MANAGEMENT_ROUTES
 
 AN_IMAGE = {

@@ -14,8 +14,8 @@ from websockets.sync.client import connect
 import waystation
 from tests.protocols.http.kit import Answer, Http
 from tests.support.server import Server
-from waystation.protocols.http.routes import ROUTES
-from waystation.protocols.http.token import FREE, check_token, has_password
+from waystation.protocols.http.api.routes import ROUTES
+from waystation.protocols.http.auth.token import FREE, check_token, has_password
 
 TOKEN = "s3cret-token"
 BEARER = {"authorization": f"Bearer {TOKEN}"}

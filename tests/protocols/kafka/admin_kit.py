@@ -29,11 +29,11 @@ from waystation.broker.broker import Broker
 from waystation.catalog import Catalog, MemoryCatalog
 from waystation.cluster.store_view import StoreView
 from waystation.config import BrokerSettings
-from waystation.log import batch as batches
-from waystation.protocols.kafka import cluster, configs, metadata, placement, topics
+from waystation.log.batches import batch as batches
+from waystation.protocols.kafka.admin import cluster, configs, metadata, placement, topics
 from waystation.protocols.kafka.apis import APIS
-from waystation.protocols.kafka.codec import API_KEYS, decode_request, encode_response
-from waystation.protocols.kafka.registry import Call, Listener
+from waystation.protocols.kafka.requests.codec import API_KEYS, decode_request, encode_response
+from waystation.protocols.kafka.requests.registry import Call, Listener
 from waystation.world.world import real_world
 
 FAMILIES = (cluster, configs, metadata, placement, topics)

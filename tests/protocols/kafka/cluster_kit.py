@@ -18,7 +18,7 @@ from kio.static.constants import EntityType
 
 from tests.protocols.kafka.admin_kit import Desk, build, entity
 from waystation.catalog import MemoryCatalog
-from waystation.cluster.state import (
+from waystation.cluster.decisions.state import (
     Address,
     DiskState,
     NodeState,
@@ -31,8 +31,8 @@ from waystation.cluster.state import (
 )
 from waystation.cluster.store_view import StoreView
 from waystation.protocols.budget import Budgets
-from waystation.protocols.kafka.codec import API_KEYS
 from waystation.protocols.kafka.connection import KafkaConnection
+from waystation.protocols.kafka.requests.codec import API_KEYS
 from waystation.protocols.kafka.server import KafkaListener
 
 RACKS = {1: "a", 2: "b", 3: ""}

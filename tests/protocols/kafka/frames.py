@@ -20,9 +20,9 @@ from kio.schema.index import schema_name_map
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from waystation.log import batch
+from waystation.log.batches import batch
 from waystation.protocols.kafka.apis import APIS
-from waystation.protocols.kafka.registry import Api
+from waystation.protocols.kafka.requests.registry import Api
 
 TOPIC = "fuzzed"
 UNKNOWN_ID = UUID(int=7)

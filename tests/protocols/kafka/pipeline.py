@@ -16,7 +16,7 @@ from kio.static.constants import EntityType
 
 from tests.protocols.kafka.admin_kit import build, entity
 from tests.support.waiting import DEADLINE_S
-from waystation.protocols.kafka.codec import API_KEYS
+from waystation.protocols.kafka.requests.codec import API_KEYS
 
 
 class Pipeline:

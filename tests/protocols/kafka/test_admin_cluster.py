@@ -9,8 +9,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import LISTENER, Desk, each_version
-from waystation.protocols.kafka.api_versions import FEATURES
-from waystation.topics.partition import log_of
+from waystation.protocols.kafka.requests.api_versions import FEATURES
+from waystation.topics.partitions.partition import log_of
 
 
 @each_version("describe_log_dirs")

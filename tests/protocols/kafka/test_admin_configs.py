@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tests.protocols.kafka.admin_kit import Desk, MakeDesk, each_version
 from waystation import config_kafka
 from waystation.config import BROKER_SETTINGS, MAX_VALUE_CHARACTERS, TOPIC_SETTINGS, UNUSED_SETTINGS
-from waystation.protocols.kafka.configs import (
+from waystation.protocols.kafka.admin.configs import (
     APPEND,
     BROKER,
     BROKER_LOGGER,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from waystation.protocols.kafka import fetch_codec, produce_codec
 from waystation.protocols.kafka.apis import APIS
-from waystation.protocols.kafka.codec import versions_known
+from waystation.protocols.kafka.records import fetch_codec, produce_codec
+from waystation.protocols.kafka.requests.codec import versions_known
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "kafka-apis.md"
 ROW = re.compile(r"^\| (\d+) \| (\w+) \| (\d+)(?:–(\d+))? \|", re.MULTILINE)

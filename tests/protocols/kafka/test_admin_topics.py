@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import Desk, MakeDesk, each_version
 from waystation.config import TOPIC_SETTINGS
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 from waystation.topics.topics import OFFSETS_TOPIC
 
 STRANGER = UUID("7d6d2f4e-8b1c-4f7a-9c55-0d6c1f2b3a49")

@@ -13,9 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import each_version
 from tests.protocols.kafka.cluster_kit import ClusterDesk, HotClient
-from waystation.cluster.state import NOBODY
-from waystation.log import batch as batches
-from waystation.topics.partition import Partition
+from waystation.cluster.decisions.state import NOBODY
+from waystation.log.batches import batch as batches
+from waystation.topics.partitions.partition import Partition
 
 PRODUCES = range(3, 14)
 FETCHES = range(4, 19)

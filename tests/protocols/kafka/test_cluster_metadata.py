@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import LISTENER, each_version
 from tests.protocols.kafka.cluster_kit import ADDRESSES, ClusterDesk
-from waystation.cluster.state import NOBODY, Address
+from waystation.cluster.decisions.state import NOBODY, Address
 
 ALL = [(1, "node1.test", 9_091, "a"), (2, "node2.test", 9_092, "b"), (3, "node3.test", 9_093, None)]
 

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import each_version
 from tests.protocols.kafka.cluster_kit import ADDRESSES, ClusterDesk
-from waystation.cluster.state import NOBODY
+from waystation.cluster.decisions.state import NOBODY
 
 
 def create(desk: ClusterDesk, version: int, name: str, **wanted: Any) -> Any:

@@ -16,12 +16,12 @@ from tests.protocols.test_long_work import ByHand
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
-from waystation.log.batch import scan
+from waystation.log.batches.batch import scan
 from waystation.message import Message
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, FREE_BYTES, Budgets
 from waystation.protocols.kafka.connection import KafkaConnection
 from waystation.protocols.kafka.server import KafkaListener
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 from waystation.world.disk import OsFile
 
 BATCHES, BATCH_BYTES = 80, 100_000

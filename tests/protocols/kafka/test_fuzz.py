@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, Producer
 
 from tests.protocols.kafka import frames
 from tests.support.server import Server
-from waystation.log import batch, compression
+from waystation.log.batches import batch, compression
 
 ANSWER_S = 5.0
 CANARY_EVERY = 400

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from tests.protocols.kafka.pipeline import Pipeline
 from tests.support.names import unique
 from tests.support.server import Server
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 
 LATEST, EARLIEST = -1, -2
 

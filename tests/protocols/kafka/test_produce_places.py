@@ -6,8 +6,8 @@ import struct
 
 import pytest
 
-from waystation.protocols.kafka import produce_codec
 from waystation.protocols.kafka.engine import Engine
+from waystation.protocols.kafka.records import produce_codec
 from waystation.wire.kafka_types import write_array, write_string, write_uvarint
 
 PARTS: dict[str, dict[int, bytes | None]] = {

@@ -15,8 +15,8 @@ from tests.protocols.kafka.pipeline import Pipeline
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S
-from waystation.log import batch as batches
-from waystation.log.compression import compress
+from waystation.log.batches import batch as batches
+from waystation.log.batches.compression import compress
 from waystation.topics.publishing import MAX_RECORD_ERRORS
 
 HOUR_MS = 3_600_000

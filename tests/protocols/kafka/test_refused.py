@@ -21,7 +21,7 @@ from tests.protocols.kafka.test_fetch_steps import Client
 from tests.support.permissions import RefusesEverything
 from tests.support.server import Server
 from waystation.broker.access.types import ShareBeat
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.protocols.budget import Budgets
 from waystation.protocols.kafka.server import KafkaListener
 

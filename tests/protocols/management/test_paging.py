@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from waystation.protocols.http.calls import AnyQuery
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.calls import AnyQuery
+from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.management import paging
 from waystation.protocols.management.calls import Refused
 from waystation.protocols.management.paging import TRUNCATED, reply_list

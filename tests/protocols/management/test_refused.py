@@ -15,9 +15,9 @@ from tests.simulation.world import Simulation
 from tests.support.permissions import RefusesEverything
 from waystation.broker.access.types import LoginPeer, Policy
 from waystation.errors import NotAllowed
-from waystation.protocols.http.calls import AnyQuery, AnyRoute, Call, Nothing
-from waystation.protocols.http.engine import Request
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.calls import AnyQuery, AnyRoute, Call, Nothing
+from waystation.protocols.http.transport.engine import Request
+from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.management.api import ROUTES, Management
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespaces import Limits

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.protocols.native.kit import frame_of
 from waystation.message import Delivered, Message
 from waystation.protocol import MAGIC, Answer, Deliver, Failure, Outgoing, Ping, Put, Settle
-from waystation.protocols.native.frames import (
+from waystation.protocols.native.framing.frames import (
     LARGE_FRAME_BYTES,
     BadFrame,
     Frames,

@@ -22,7 +22,7 @@ from tests.protocols.native.kit import Frames, JsonLines, frame_of
 from tests.support.ports import split_address
 from tests.support.server import Server
 from waystation.protocol import MAGIC, AnyCommand
-from waystation.protocols.native.json_lines import COMMANDS
+from waystation.protocols.native.framing.json_lines import COMMANDS
 
 ROUNDS = 60
 REQUESTS = 60

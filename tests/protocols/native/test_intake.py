@@ -7,7 +7,7 @@ import random
 import pytest
 
 from waystation.protocols.budget import FREE_BYTES
-from waystation.protocols.native.intake import FIRST_BUFFER, KEPT_BUFFER, LARGEST_STEP, Intake
+from waystation.protocols.native.framing.intake import FIRST_BUFFER, KEPT_BUFFER, LARGEST_STEP, Intake
 
 
 @pytest.mark.parametrize("somebody_looks", [False, True])

@@ -11,7 +11,7 @@ import pytest
 from waystation.errors import Invalid
 from waystation.message import Message
 from waystation.protocol import Publish, Put, Reply, Settle
-from waystation.protocols.native.json_lines import COMMANDS, BadLine, Lines, to_command
+from waystation.protocols.native.framing.json_lines import COMMANDS, BadLine, Lines, to_command
 
 
 def _fed(data: bytes, **options: int) -> Lines:

@@ -22,7 +22,7 @@ from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
-from waystation.client.connection import Connection
+from waystation.client.links.connection import Connection
 from waystation.config import BrokerSettings
 from waystation.message import Message
 from waystation.protocol import (
@@ -42,11 +42,11 @@ from waystation.protocol import (
     ReadEntries,
 )
 from waystation.protocols.budget import FIRST_ANSWER_BYTES
-from waystation.protocols.native import requests
 from waystation.protocols.native.binary import OTHERS_AT_ONCE, BinaryTalk
+from waystation.protocols.native.commands import requests
+from waystation.protocols.native.commands.consuming import SHORT_GET, SHORT_GET_BYTES
+from waystation.protocols.native.commands.presence import NOWHERE, Address
 from waystation.protocols.native.connection import FULL_BYTES, SHORT_ANSWER_BYTES, Out
-from waystation.protocols.native.consuming import SHORT_GET, SHORT_GET_BYTES
-from waystation.protocols.native.presence import NOWHERE, Address
 from waystation.security.principals import Principal
 from waystation.world.long_work import LATELY_S, LongWork
 

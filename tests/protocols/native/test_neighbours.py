@@ -27,8 +27,8 @@ from waystation.protocol import (
     Put,
     Settle,
 )
-from waystation.protocols.native.putting import answers_of, puts_together
-from waystation.protocols.native.settling import joined, settles_together, share_out
+from waystation.protocols.native.commands.putting import answers_of, puts_together
+from waystation.protocols.native.commands.settling import joined, settles_together, share_out
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.shard import PutResult
 

@@ -14,8 +14,8 @@ from tests.support.server import ROOT, Server
 from waystation.message import Message
 from waystation.message_json import from_json_object
 from waystation.protocol import MAX_FRAME_BYTES, DescribeQueue
-from waystation.protocols.native.frames import Frames
-from waystation.protocols.native.json_lines import COMMANDS, MAX_LINE_BYTES
+from waystation.protocols.native.framing.frames import Frames
+from waystation.protocols.native.framing.json_lines import COMMANDS, MAX_LINE_BYTES
 
 PROTOCOL = (ROOT / "docs" / "reference" / "native-protocol.md").read_text()
 LINES = (ROOT / "docs" / "reference" / "json-lines.md").read_text()

@@ -14,7 +14,7 @@ from tests.protocols.native.kit import Frames, JsonLines
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S, wait_for
-from waystation.log.batch import records_of, scan
+from waystation.log.batches.batch import records_of, scan
 from waystation.protocol import (
     AwaitRecords,
     Cease,
@@ -28,7 +28,7 @@ from waystation.protocol import (
     ReadBatches,
     View,
 )
-from waystation.protocols.native.records import MAX_AWAITED, MAX_POSITIONS
+from waystation.protocols.native.commands.records import MAX_AWAITED, MAX_POSITIONS
 
 
 @pytest.fixture

@@ -38,8 +38,8 @@ from waystation.protocol import (
     Reply,
     Subscribe,
 )
-from waystation.protocols.native import refused_series
 from waystation.protocols.native import session as sessions
+from waystation.protocols.native.commands import refused_series
 from waystation.protocols.native.session import NativeSession
 from waystation.queues.settings import QueueSettings
 
@@ -137,7 +137,7 @@ def test_a_paused_session_is_sent_nothing_and_catches_up(tell: Tell) -> None:
 
 
 def test_an_inbox_of_a_paused_session_keeps_the_newest(tell: Tell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("waystation.protocols.native.consuming.INBOX_KEPT", 5)
+    monkeypatch.setattr("waystation.protocols.native.commands.consuming.INBOX_KEPT", 5)
 
     async def story(broker: Broker) -> None:
         client, other = Client(broker, "a"), Client(broker, "b")

@@ -11,10 +11,10 @@ from tests.protocols.native.kit import Frames, JsonLines
 from tests.support.names import unique
 from tests.support.server import ROOT
 from tests.support.waiting import wait_for
-from waystation.broker.access.view_rows import ACTIONS, VIEWS
+from waystation.broker.access.administration.view_rows import ACTIONS, VIEWS
 from waystation.protocol import EndConnection, Failure, Hello, View
-from waystation.protocols.http.routes import ROUTES
-from waystation.protocols.http.views import ROUTES as VIEW_ROUTES
+from waystation.protocols.http.api.routes import ROUTES
+from waystation.protocols.http.api.views import ROUTES as VIEW_ROUTES
 
 PAGE = (ROOT / "docs" / "reference" / "native-protocol.md").read_text()
 

@@ -21,18 +21,18 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from waystation.broker.access.family import dead_letter_target_of, target_of
-from waystation.broker.access.groups import GroupAccess
-from waystation.broker.access.inboxes import InboxAccess
-from waystation.broker.access.open_consumers import Question, ask
-from waystation.broker.access.reading import ReadingAccess
-from waystation.broker.access.shares import ShareAccess
-from waystation.broker.access.subscriptions import SubscriptionAccess
-from waystation.broker.access.topics import TopicAccess
-from waystation.broker.access.transactions import TransactionAccess
+from waystation.broker.access.messaging.family import dead_letter_target_of, target_of
+from waystation.broker.access.messaging.groups import GroupAccess
+from waystation.broker.access.messaging.inboxes import InboxAccess
+from waystation.broker.access.messaging.open_consumers import Question, ask
+from waystation.broker.access.messaging.reading import ReadingAccess
+from waystation.broker.access.messaging.shares import ShareAccess
+from waystation.broker.access.messaging.subscriptions import SubscriptionAccess
+from waystation.broker.access.messaging.topics import TopicAccess
+from waystation.broker.access.messaging.transactions import TransactionAccess
 from waystation.cluster.placing import BY_DEFAULT, WantedReplicas
 from waystation.errors import DeletionDisabled, NotAllowed, ResourceAlarm
-from waystation.log.batch import Header, read_header
+from waystation.log.batches.batch import Header, read_header
 from waystation.log.log import Appended
 from waystation.message import Message, Run
 from waystation.protocol import (
@@ -52,7 +52,7 @@ from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
 from waystation.queues.shard.shard import PutEach, PutResult
-from waystation.routing.exchange import ExchangeSettings
+from waystation.routing.exchanges.exchange import ExchangeSettings
 from waystation.routing.namespace_names import Names, prefix_of
 from waystation.routing.resolving import Route
 from waystation.security.permissions import Resource
@@ -60,28 +60,28 @@ from waystation.security.principals import Principal
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.dedup import DEDUP_MS, DEDUP_SETTING
 from waystation.topics.messages import Published
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 from waystation.transactions.transacting import Tx, check_not_own
 
 if TYPE_CHECKING:
-    from waystation.broker.access.cluster import ClusterAccess
-    from waystation.broker.access.exchanges import ExchangeAccess
-    from waystation.broker.access.namespaces import NamespaceAccess
-    from waystation.broker.access.placement import PlacementAccess
-    from waystation.broker.access.policies import PolicyAccess
-    from waystation.broker.access.queue_figures import QueueFigureAccess
-    from waystation.broker.access.rules import RuleAccess
-    from waystation.broker.access.staged import StagedAccess
-    from waystation.broker.access.stream_queues import StreamQueueAccess
-    from waystation.broker.access.topic_queues import TopicQueueAccess
-    from waystation.broker.access.users import UserAccess
-    from waystation.broker.access.views import ViewAccess
+    from waystation.broker.access.administration.cluster import ClusterAccess
+    from waystation.broker.access.administration.namespaces import NamespaceAccess
+    from waystation.broker.access.administration.placement import PlacementAccess
+    from waystation.broker.access.administration.policies import PolicyAccess
+    from waystation.broker.access.administration.rules import RuleAccess
+    from waystation.broker.access.administration.users import UserAccess
+    from waystation.broker.access.administration.views import ViewAccess
+    from waystation.broker.access.messaging.exchanges import ExchangeAccess
+    from waystation.broker.access.messaging.queue_figures import QueueFigureAccess
+    from waystation.broker.access.messaging.staged import StagedAccess
+    from waystation.broker.access.messaging.stream_queues import StreamQueueAccess
+    from waystation.broker.access.messaging.topic_queues import TopicQueueAccess
     from waystation.broker.broker import Broker
     from waystation.cluster.view import ClusterView
     from waystation.health.resource_alarms import ResourceAlarms
     from waystation.observe.meters import ProtocolMeter
     from waystation.routing.namespaces import Namespaces
-    from waystation.topics.partition import Partition
+    from waystation.topics.partitions.partition import Partition
     from waystation.topics.topics import Topic
 
 
@@ -704,13 +704,13 @@ class Access:
 
     @property
     def cluster(self) -> ClusterAccess:
-        from waystation.broker.access.cluster import ClusterAccess
+        from waystation.broker.access.administration.cluster import ClusterAccess
 
         return ClusterAccess(self._broker, self.principal)
 
     @property
     def exchanges(self) -> ExchangeAccess:
-        from waystation.broker.access.exchanges import ExchangeAccess
+        from waystation.broker.access.messaging.exchanges import ExchangeAccess
 
         return ExchangeAccess(self._broker, self.principal)
 
@@ -726,25 +726,25 @@ class Access:
 
     @property
     def namespaces(self) -> NamespaceAccess:
-        from waystation.broker.access.namespaces import NamespaceAccess
+        from waystation.broker.access.administration.namespaces import NamespaceAccess
 
         return NamespaceAccess(self._broker, self.principal)
 
     @property
     def placement(self) -> PlacementAccess:
-        from waystation.broker.access.placement import PlacementAccess
+        from waystation.broker.access.administration.placement import PlacementAccess
 
         return PlacementAccess(self._broker, self.principal)
 
     @property
     def policies(self) -> PolicyAccess:
-        from waystation.broker.access.policies import PolicyAccess
+        from waystation.broker.access.administration.policies import PolicyAccess
 
         return PolicyAccess(self._broker, self.principal)
 
     @property
     def queue_figures(self) -> QueueFigureAccess:
-        from waystation.broker.access.queue_figures import QueueFigureAccess
+        from waystation.broker.access.messaging.queue_figures import QueueFigureAccess
 
         return QueueFigureAccess(self._broker, self.principal)
 
@@ -756,7 +756,7 @@ class Access:
 
     @property
     def rules(self) -> RuleAccess:
-        from waystation.broker.access.rules import RuleAccess
+        from waystation.broker.access.administration.rules import RuleAccess
 
         return RuleAccess(self._broker, self.principal)
 
@@ -768,13 +768,13 @@ class Access:
 
     @property
     def staged(self) -> StagedAccess:
-        from waystation.broker.access.staged import StagedAccess
+        from waystation.broker.access.messaging.staged import StagedAccess
 
         return StagedAccess(self._broker, self.principal)
 
     @property
     def stream_queues(self) -> StreamQueueAccess:
-        from waystation.broker.access.stream_queues import StreamQueueAccess
+        from waystation.broker.access.messaging.stream_queues import StreamQueueAccess
 
         return StreamQueueAccess(self._broker, self.principal)
 
@@ -786,7 +786,7 @@ class Access:
 
     @property
     def topic_queues(self) -> TopicQueueAccess:
-        from waystation.broker.access.topic_queues import TopicQueueAccess
+        from waystation.broker.access.messaging.topic_queues import TopicQueueAccess
 
         return TopicQueueAccess(self._broker, self.principal)
 
@@ -804,13 +804,13 @@ class Access:
 
     @property
     def users(self) -> UserAccess:
-        from waystation.broker.access.users import UserAccess
+        from waystation.broker.access.administration.users import UserAccess
 
         return UserAccess(self._broker, self.principal)
 
     @property
     def views(self) -> ViewAccess:
-        from waystation.broker.access.views import ViewAccess
+        from waystation.broker.access.administration.views import ViewAccess
 
         return ViewAccess(self._broker, self.principal)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from waystation.cli.arguments import not_negative
-from waystation.cli.output import print_json, spell_count
+from waystation.cli.terminal.arguments import not_negative
+from waystation.cli.terminal.output import print_json, spell_count
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.cli.arguments import add_server, not_negative, positive
-from waystation.cli.native import CLIENT_NAME, all_of, open_client
-from waystation.cli.output import confirmed, note, print_json, print_table, spell_count
+from waystation.cli.terminal.arguments import add_server, not_negative, positive
+from waystation.cli.terminal.native import CLIENT_NAME, all_of, open_client
+from waystation.cli.terminal.output import confirmed, note, print_json, print_table, spell_count
 from waystation.errors import Conflict, Invalid, NotFound, Unavailable
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from waystation.cli.arguments import add_server
-from waystation.cli.native import CLIENT_NAME, all_of, open_client
-from waystation.cli.output import Cell, bold, note, print_json, print_table, spell_count
+from waystation.cli.terminal.arguments import add_server
+from waystation.cli.terminal.native import CLIENT_NAME, all_of, open_client
+from waystation.cli.terminal.output import Cell, bold, note, print_json, print_table, spell_count
 from waystation.errors import WaystationError
 
 UNHEALTHY = 1

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from waystation.cli.arguments import add_settings, positive
 from waystation.cli.cluster.folder_process import stop_all
 from waystation.cli.cluster.trial import LISTENERS, Trial, TrialNode, wait_ready, write_whole
-from waystation.cli.output import note, print_json
+from waystation.cli.terminal.arguments import add_settings, positive
+from waystation.cli.terminal.output import note, print_json
 from waystation.errors import Conflict, NotFound, WaystationError
 
 DEFAULT_DATA = "./waystation-trial"

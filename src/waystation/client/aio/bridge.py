@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import Any
 
-from waystation.client.budget import Budget
+from waystation.client.consuming.feeding import Feed
 from waystation.client.core import Core
-from waystation.client.feeding import Feed
-from waystation.client.forks import no_loop
-from waystation.client.producing import Group, Lane, Series, in_groups, partly_stored, size_of
+from waystation.client.links.forks import no_loop
+from waystation.client.sending.budget import Budget
+from waystation.client.sending.producing import Group, Lane, Series, in_groups, partly_stored, size_of
 from waystation.errors import WaystationError
 from waystation.message import Message
 

@@ -17,16 +17,10 @@ from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
 from waystation.client.aio.subscription import Subscribing
 from waystation.client.aio.transaction import Transaction
-from waystation.client.core import GIVE_UP_S, Core
-from waystation.client.feeding import Held
-from waystation.client.forks import tell_after_fork
-from waystation.client.holding import Holder
-from waystation.client.looked import Looked
-from waystation.client.payloads import JSON, TEXT, Value, encode_json
-from waystation.client.producing import Acks, Guarantee, chosen
-from waystation.client.queue_options import QueueOptions
-from waystation.client.results import Published
-from waystation.client.subscribing import (
+from waystation.client.consuming.feeding import Held
+from waystation.client.consuming.holding import Holder
+from waystation.client.consuming.looked import Looked
+from waystation.client.consuming.subscribing import (
     ConsumeOptions,
     SubscribeOptions,
     check_concurrency,
@@ -35,8 +29,14 @@ from waystation.client.subscribing import (
     split_on,
     subscribe_wanted,
 )
+from waystation.client.core import GIVE_UP_S, Core
+from waystation.client.links.forks import tell_after_fork
+from waystation.client.options.payloads import JSON, TEXT, Value, encode_json
+from waystation.client.options.queue_options import QueueOptions
+from waystation.client.options.values import MessageOptions, OrderedOptions, Seconds, milliseconds, ordered, with_id
+from waystation.client.sending.producing import Acks, Guarantee, chosen
+from waystation.client.sending.results import Published
 from waystation.client.transacting import Tx, WorkerIds
-from waystation.client.values import MessageOptions, OrderedOptions, Seconds, milliseconds, ordered, with_id
 from waystation.errors import Invalid
 from waystation.message import Message as Outgoing
 from waystation.protocol import Publish, QueueInfo, RoutingInfo, StagedTransaction, TopicInfo

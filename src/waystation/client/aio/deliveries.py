@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 
 from waystation.client.aio.bridge import Bridge
+from waystation.client.consuming.feeding import Feed, Held, Wanted
 from waystation.client.core import Core
-from waystation.client.feeding import Feed, Held, Wanted
 from waystation.errors import Invalid
 from waystation.protocol import Command
 

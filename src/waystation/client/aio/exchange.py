@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from waystation.client import admin
 from waystation.client.aio.queue import Queue
-from waystation.client.payloads import Value
-from waystation.client.results import Published
-from waystation.client.values import MessageOptions
+from waystation.client.options.payloads import Value
+from waystation.client.options.values import MessageOptions
+from waystation.client.sending.results import Published
 from waystation.protocol import Publish
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from waystation.client.aio.message import Message
+from waystation.client.consuming.received import error_text
 from waystation.client.core import FAILED_HEADER
-from waystation.client.received import error_text
 from waystation.errors import WaystationError
 from waystation.observe.events import event_logger
 

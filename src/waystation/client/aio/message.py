@@ -8,11 +8,11 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from waystation.client.aio.bridge import gathered
-from waystation.client.connection import Ignored
-from waystation.client.holding import Say, Verdict
-from waystation.client.payloads import Value
-from waystation.client.received import Received, judged, reason, reply_command
-from waystation.client.values import MessageOptions, Seconds, make_message, milliseconds
+from waystation.client.consuming.holding import Say, Verdict
+from waystation.client.consuming.received import Received, judged, reason, reply_command
+from waystation.client.links.connection import Ignored
+from waystation.client.options.payloads import Value
+from waystation.client.options.values import MessageOptions, Seconds, make_message, milliseconds
 
 
 class Message(Received):

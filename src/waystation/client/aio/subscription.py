@@ -13,10 +13,10 @@ from waystation.client.aio.deliveries import Deliveries
 from waystation.client.aio.message import Message, settle_many
 from waystation.client.aio.opening import Opening
 from waystation.client.aio.workers import Workers
+from waystation.client.consuming.feeding import Wanted
+from waystation.client.consuming.given import Given
+from waystation.client.consuming.resequencing import Reason, Resequencer
 from waystation.client.core import Core
-from waystation.client.feeding import Wanted
-from waystation.client.given import Given
-from waystation.client.resequencing import Reason, Resequencer
 from waystation.errors import Conflict
 from waystation.protocol import Command
 

@@ -9,10 +9,10 @@ from typing import Unpack
 from waystation.client.aio.bridge import Bridge
 from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
-from waystation.client.payloads import Value
-from waystation.client.results import Published, Stored
+from waystation.client.options.payloads import Value
+from waystation.client.options.values import MessageOptions
+from waystation.client.sending.results import Published, Stored
 from waystation.client.transacting import Offset, Tx
-from waystation.client.values import MessageOptions
 from waystation.errors import WaystationError
 from waystation.protocol import StagedTransaction
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from waystation.client.sync.client import Client
-from waystation.topics.start_position import Start
+from waystation.topics.partitions.start_position import Start
 
 EARLIEST = "earliest"
 LATEST = "latest"

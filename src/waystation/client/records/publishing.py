@@ -16,9 +16,9 @@ from waystation.client import admin
 from waystation.client.records.calls import Calls
 from waystation.client.sync.client import Client
 from waystation.errors import UnknownTopic
-from waystation.log.batch import MAGIC, NO_PRODUCER, Header, Record, assemble, build, encode_records
-from waystation.log.compression import CODEC_NAMES, compress
-from waystation.log.partitioning import partition_of
+from waystation.log.batches.batch import MAGIC, NO_PRODUCER, Header, Record, assemble, build, encode_records
+from waystation.log.batches.compression import CODEC_NAMES, compress
+from waystation.log.batches.partitioning import partition_of
 from waystation.protocol import PublishAnswer
 
 BATCH_BYTES = 256 * 1024

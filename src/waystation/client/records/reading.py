@@ -16,12 +16,12 @@ from waystation.client.records.calls import Calls
 from waystation.client.records.offsets import TopicPartition
 from waystation.client.sync.client import Client
 from waystation.errors import CorruptBatch
-from waystation.log.batch import Header, Record, intact, records_of, scan
+from waystation.log.batches.batch import Header, Record, intact, records_of, scan
 from waystation.message import Delivered
 from waystation.protocol import PartitionBatches, Position
-from waystation.topics.crossing import OF_TIME, message_of
 from waystation.topics.expiry import expired
-from waystation.topics.record_reading import taken_at
+from waystation.topics.records.crossing import OF_TIME, message_of
+from waystation.topics.records.record_reading import taken_at
 
 AT_ONCE = 1_000
 """Positions in one request: the most that the broker takes."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from waystation.client.budget import ThreadBudget
-from waystation.client.feeding import Feed
-from waystation.client.forks import no_loop
-from waystation.client.producing import Group, Lane, Series, in_groups, partly_stored, size_of
+from waystation.client.consuming.feeding import Feed
+from waystation.client.links.forks import no_loop
+from waystation.client.sending.budget import ThreadBudget
+from waystation.client.sending.producing import Group, Lane, Series, in_groups, partly_stored, size_of
 from waystation.errors import Conflict, ConnectionLost, WaystationError
 from waystation.message import Message
 from waystation.observe.events import event_logger

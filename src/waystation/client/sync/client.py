@@ -10,16 +10,10 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
 
 from waystation.client import admin
-from waystation.client.core import Core
-from waystation.client.feeding import Held
-from waystation.client.forks import tell_after_fork
-from waystation.client.holding import Holder
-from waystation.client.looked import Looked
-from waystation.client.payloads import JSON, TEXT, Value, encode_json
-from waystation.client.producing import Acks, Guarantee, chosen
-from waystation.client.queue_options import QueueOptions
-from waystation.client.results import Published
-from waystation.client.subscribing import (
+from waystation.client.consuming.feeding import Held
+from waystation.client.consuming.holding import Holder
+from waystation.client.consuming.looked import Looked
+from waystation.client.consuming.subscribing import (
     ConsumeOptions,
     SubscribeOptions,
     check_concurrency,
@@ -28,6 +22,13 @@ from waystation.client.subscribing import (
     split_on,
     subscribe_wanted,
 )
+from waystation.client.core import Core
+from waystation.client.links.forks import tell_after_fork
+from waystation.client.options.payloads import JSON, TEXT, Value, encode_json
+from waystation.client.options.queue_options import QueueOptions
+from waystation.client.options.values import MessageOptions, OrderedOptions, Seconds, milliseconds, ordered, with_id
+from waystation.client.sending.producing import Acks, Guarantee, chosen
+from waystation.client.sending.results import Published
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.exchange import Exchange
 from waystation.client.sync.handlers import Handlers
@@ -37,7 +38,6 @@ from waystation.client.sync.queue import Queue
 from waystation.client.sync.subscription import Subscription
 from waystation.client.sync.transaction import Transaction
 from waystation.client.transacting import Tx, WorkerIds
-from waystation.client.values import MessageOptions, OrderedOptions, Seconds, milliseconds, ordered, with_id
 from waystation.errors import Invalid
 from waystation.message import Message as Outgoing
 from waystation.protocol import Publish, QueueInfo, RoutingInfo, StagedTransaction, TopicInfo

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from waystation.client.budget import DEFAULT_IN_FLIGHT_BYTES, ThreadBudget
 from waystation.client.core import Core
-from waystation.client.link import Dial
-from waystation.client.login import LoginSource
-from waystation.client.loops import close_at_exit, loop_factory
-from waystation.client.producing import Guarantee
-from waystation.client.servers import Server, parse_servers
-from waystation.client.socket_link import socket_dials
+from waystation.client.links.link import Dial
+from waystation.client.links.login import LoginSource
+from waystation.client.links.loops import close_at_exit, loop_factory
+from waystation.client.links.servers import Server, parse_servers
+from waystation.client.links.socket_link import socket_dials
+from waystation.client.options.values import MessageOptions, Seconds, message_defaults
+from waystation.client.sending.budget import DEFAULT_IN_FLIGHT_BYTES, ThreadBudget
+from waystation.client.sending.producing import Guarantee
 from waystation.client.sync.bridge import Bridge, LoopThread
 from waystation.client.sync.client import Client
-from waystation.client.values import MessageOptions, Seconds, message_defaults
 from waystation.errors import Invalid
 
 AT_EXIT_S = 5.0

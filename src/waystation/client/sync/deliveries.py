@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from waystation.client.consuming.feeding import Feed, Held, Wanted
 from waystation.client.core import Core
-from waystation.client.feeding import Feed, Held, Wanted
 from waystation.client.sync.bridge import Bridge
 from waystation.protocol import Command
 

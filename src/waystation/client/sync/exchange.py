@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from waystation.client import admin
-from waystation.client.payloads import Value
-from waystation.client.results import Published
+from waystation.client.options.payloads import Value
+from waystation.client.options.values import MessageOptions
+from waystation.client.sending.results import Published
 from waystation.client.sync.queue import Queue
-from waystation.client.values import MessageOptions
 from waystation.protocol import Publish
 
 if TYPE_CHECKING:

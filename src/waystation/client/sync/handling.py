@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from waystation.client.consuming.received import error_text
 from waystation.client.core import FAILED_HEADER
-from waystation.client.received import error_text
 from waystation.client.sync.message import Message
 from waystation.errors import WaystationError
 from waystation.observe.events import event_logger

@@ -8,15 +8,15 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Unpack
 
 from waystation.client import admin
-from waystation.client.looked import Looked
-from waystation.client.payloads import Value
-from waystation.client.producing import Guarantee, PutLane
-from waystation.client.queue_options import QueueOptions
-from waystation.client.results import Stored
-from waystation.client.subscribing import ConsumeOptions, consume_wanted
+from waystation.client.consuming.looked import Looked
+from waystation.client.consuming.subscribing import ConsumeOptions, consume_wanted
+from waystation.client.options.payloads import Value
+from waystation.client.options.queue_options import QueueOptions
+from waystation.client.options.values import MessageOptions, Seconds, milliseconds, with_id
+from waystation.client.sending.producing import Guarantee, PutLane
+from waystation.client.sending.results import Stored
 from waystation.client.sync.message import Message, settle_many
 from waystation.client.sync.subscription import Subscription
-from waystation.client.values import MessageOptions, Seconds, milliseconds, with_id
 from waystation.errors import Empty, NotFound
 from waystation.protocol import QueueInfo, RedriveAnswer
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any
 
+from waystation.client.consuming.feeding import Wanted
+from waystation.client.consuming.given import Given
+from waystation.client.consuming.resequencing import Reason, Resequencer
 from waystation.client.core import Core
-from waystation.client.feeding import Wanted
-from waystation.client.given import Given
-from waystation.client.resequencing import Reason, Resequencer
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.deliveries import Deliveries
 from waystation.client.sync.message import Message, settle_many

@@ -8,13 +8,13 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Unpack
 
-from waystation.client.payloads import Value
-from waystation.client.results import Published, Stored
+from waystation.client.options.payloads import Value
+from waystation.client.options.values import MessageOptions
+from waystation.client.sending.results import Published, Stored
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.message import Message
 from waystation.client.sync.queue import Queue
 from waystation.client.transacting import Offset, Tx
-from waystation.client.values import MessageOptions
 from waystation.errors import WaystationError
 from waystation.protocol import StagedTransaction
 

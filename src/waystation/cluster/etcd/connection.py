@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import httptools
 
-from waystation.cluster.state import Address
+from waystation.cluster.decisions.state import Address
 
 if TYPE_CHECKING:
     import ssl

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from waystation.cluster.address import EtcdAddress, shown
+from waystation.cluster.decisions.state import Address
 from waystation.cluster.etcd.connection import Connection
 from waystation.cluster.etcd.messages import Authenticate, Message, Refusal, Token, decode, encode
-from waystation.cluster.state import Address
 from waystation.errors import Invalid, NotAllowed, StoreUnavailable
 
 if TYPE_CHECKING:

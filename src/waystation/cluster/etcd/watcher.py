@@ -20,6 +20,7 @@ import msgspec
 from waystation.catalog.catalog import Change, Update, Watch
 from waystation.catalog.history import History
 from waystation.cluster.address import shown
+from waystation.cluster.decisions.state import Address
 from waystation.cluster.etcd.connection import Connection
 from waystation.cluster.etcd.gateway import OUT_OF_RANGE, Gateway, Refused
 from waystation.cluster.etcd.messages import (
@@ -32,7 +33,6 @@ from waystation.cluster.etcd.messages import (
     WatchResult,
     decode,
 )
-from waystation.cluster.state import Address
 from waystation.errors import NotAllowed, StoreUnavailable
 from waystation.observe.events import event_logger
 

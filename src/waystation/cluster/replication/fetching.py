@@ -14,21 +14,21 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
-from waystation.cluster import following
-from waystation.cluster.link import Link, LinkLost, PeerRefused
-from waystation.cluster.peer import Fetch, Fetched, Hurry, Key, PartitionAsk, PartitionGiven, Refused
-from waystation.cluster.replica_fetch import FetchAnswer
+from waystation.cluster.decisions import following
+from waystation.cluster.decisions.replica_fetch import FetchAnswer
+from waystation.cluster.decisions.state import PartitionState
+from waystation.cluster.decisions.writes import Identity
+from waystation.cluster.links.link import Link, LinkLost, PeerRefused
+from waystation.cluster.links.peer import Fetch, Fetched, Hurry, Key, PartitionAsk, PartitionGiven, Refused
 from waystation.cluster.replication import snapshots
 from waystation.cluster.replication.led import history
 from waystation.cluster.replication.throttle import Throttle, moves
-from waystation.cluster.state import PartitionState
-from waystation.cluster.writes import Identity
 from waystation.errors import StorageFailed, UnexpectedOffset, WaystationError
-from waystation.log import truncation
+from waystation.log.cleaning import truncation
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
-from waystation.topics.partition import log_of
-from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.partition import log_of
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.world import World
 
 logger = event_logger("waystation.replication")

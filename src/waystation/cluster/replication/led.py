@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from waystation.cluster.peer import Key
-from waystation.cluster.promises import LeaderState, floor
-from waystation.cluster.replica_fetch import History
-from waystation.cluster.state import PartitionState
-from waystation.cluster.writes import Known, Write
+from waystation.cluster.decisions.promises import LeaderState, floor
+from waystation.cluster.decisions.replica_fetch import History
+from waystation.cluster.decisions.state import PartitionState
+from waystation.cluster.decisions.writes import Known, Write
+from waystation.cluster.links.peer import Key
 from waystation.errors import NotEnoughReplicas
 from waystation.log.log import Log
-from waystation.topics.partition import Partition, log_of
-from waystation.topics.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.partition import Partition, log_of
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 
 
 class Listener(Protocol):

@@ -15,15 +15,25 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
-from waystation.cluster.peer import Answer, Done, Fetch, Fetched, Hurry, Key, PartitionAsk, PartitionGiven, Refused
-from waystation.cluster.promises import Fetched as Judged
-from waystation.cluster.promises import Verdict
-from waystation.cluster.replica_fetch import EpochEnd, ReplicaFetch
+from waystation.cluster.decisions.promises import Fetched as Judged
+from waystation.cluster.decisions.promises import Verdict
+from waystation.cluster.decisions.replica_fetch import EpochEnd, ReplicaFetch
+from waystation.cluster.links.peer import (
+    Answer,
+    Done,
+    Fetch,
+    Fetched,
+    Hurry,
+    Key,
+    PartitionAsk,
+    PartitionGiven,
+    Refused,
+)
 from waystation.cluster.replication.led import Led, history
 from waystation.cluster.replication.throttle import Throttle, moves
 from waystation.errors import CorruptBatch, OffsetOutOfRange, StorageFailed
 from waystation.observe.events import event_logger
-from waystation.topics.partition import log_of
+from waystation.topics.partitions.partition import log_of
 from waystation.world import World
 
 logger = event_logger("waystation.replication")

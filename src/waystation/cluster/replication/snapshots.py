@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from waystation.cluster.link import Link, LinkLost
-from waystation.cluster.peer import Answer, Key, Refused, SnapshotAsk, SnapshotPart
+from waystation.cluster.links.link import Link, LinkLost
+from waystation.cluster.links.peer import Answer, Key, Refused, SnapshotAsk, SnapshotPart
 from waystation.cluster.replication.led import Led
 from waystation.errors import NotFound, NotLeader, StorageFailed
 from waystation.observe.events import event_logger
 from waystation.queues.shard.snapshot import SUFFIX
-from waystation.topics.partition import Partition, log_of
+from waystation.topics.partitions.partition import Partition, log_of
 from waystation.topics.topics import QUEUES_TOPIC
 from waystation.world import World
 from waystation.world.disk import Disk

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from waystation.cluster.state import PartitionState
+from waystation.cluster.decisions.state import PartitionState
 from waystation.world.clock import Clock
 
 UNLIMITED = 2**63 - 1

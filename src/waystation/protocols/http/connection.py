@@ -18,13 +18,20 @@ from waystation.errors import Unavailable
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
 from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
-from waystation.protocols.http.calls import SHORT_STEP_BYTES, STEP_BYTES, AnyRoute, Stream
-from waystation.protocols.http.engine import Broken, Engine, Expects, Request
-from waystation.protocols.http.events import EventStream
-from waystation.protocols.http.problems import problem_of_status
-from waystation.protocols.http.replies import LAST_CHUNK, Reply, chunk, error_reply, problem_reply, reply_bytes
-from waystation.protocols.http.websocket import WebSocket
-from waystation.protocols.http.wire import Takeover
+from waystation.protocols.http.transport.calls import SHORT_STEP_BYTES, STEP_BYTES, AnyRoute, Stream
+from waystation.protocols.http.transport.engine import Broken, Engine, Expects, Request
+from waystation.protocols.http.transport.events import EventStream
+from waystation.protocols.http.transport.problems import problem_of_status
+from waystation.protocols.http.transport.replies import (
+    LAST_CHUNK,
+    Reply,
+    chunk,
+    error_reply,
+    problem_reply,
+    reply_bytes,
+)
+from waystation.protocols.http.transport.websocket import WebSocket
+from waystation.protocols.http.transport.wire import Takeover
 
 if TYPE_CHECKING:
     from waystation.protocols.http.server import HttpListener

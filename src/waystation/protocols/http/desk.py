@@ -17,8 +17,18 @@ from typing import TYPE_CHECKING, Any
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, Principal
 from waystation.errors import Invalid, WaystationError
 from waystation.observe.events import event_logger
-from waystation.protocols.http.bodies import read_messages, with_trace
-from waystation.protocols.http.calls import (
+from waystation.protocols.http.api.dashboard_files import DashboardFiles
+from waystation.protocols.http.api.routes import ROUTES
+from waystation.protocols.http.auth.guard import Guard
+from waystation.protocols.http.auth.login import HttpLogin
+from waystation.protocols.http.auth.token import is_login
+from waystation.protocols.http.deliveries.holds import Holds
+from waystation.protocols.http.deliveries.takers import Takers
+from waystation.protocols.http.live_view import LiveView
+from waystation.protocols.http.mounted import Mounted, Mounts
+from waystation.protocols.http.router import Router
+from waystation.protocols.http.transport.bodies import read_messages, with_trace
+from waystation.protocols.http.transport.calls import (
     SHORT_STEP_BYTES,
     STEP_BYTES,
     AnyRoute,
@@ -31,20 +41,10 @@ from waystation.protocols.http.calls import (
     read_query,
     split_target,
 )
-from waystation.protocols.http.dashboard_files import DashboardFiles
-from waystation.protocols.http.engine import Request
-from waystation.protocols.http.guard import Guard
-from waystation.protocols.http.holds import Holds
-from waystation.protocols.http.json_pieces import chars_of, json_pieces
-from waystation.protocols.http.live_view import LiveView
-from waystation.protocols.http.login import HttpLogin
-from waystation.protocols.http.mounted import Mounted, Mounts
-from waystation.protocols.http.problems import problem_of_status
-from waystation.protocols.http.replies import END, Reply, error_reply, json_reply, problem_reply
-from waystation.protocols.http.router import Router
-from waystation.protocols.http.routes import ROUTES
-from waystation.protocols.http.takers import Takers
-from waystation.protocols.http.token import is_login
+from waystation.protocols.http.transport.engine import Request
+from waystation.protocols.http.transport.json_pieces import chars_of, json_pieces
+from waystation.protocols.http.transport.problems import problem_of_status
+from waystation.protocols.http.transport.replies import END, Reply, error_reply, json_reply, problem_reply
 
 if TYPE_CHECKING:
     from waystation.broker.access.node import Node

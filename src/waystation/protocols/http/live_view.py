@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.errors import Invalid, NotAllowed
 from waystation.observe.events import event_logger
-from waystation.protocols.http.replies import encode_json
+from waystation.protocols.http.transport.replies import encode_json
 
 if TYPE_CHECKING:
+    from waystation.broker.access.administration.views import ViewAccess
     from waystation.broker.access.types import Point
-    from waystation.broker.access.views import ViewAccess
-    from waystation.protocols.http.wire import Outlet
+    from waystation.protocols.http.transport.wire import Outlet
 
 logger = event_logger("waystation.http")
 

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from waystation.broker.access.types import Principal
 from waystation.errors import WaystationError
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.replies import Reply
 
 
 class MountedApi(Protocol):

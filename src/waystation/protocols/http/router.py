@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from waystation.errors import NotFound
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.problems import MethodNotAllowed
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.problems import MethodNotAllowed
 
 
 class _Node:

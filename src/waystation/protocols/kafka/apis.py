@@ -6,30 +6,13 @@ Produce and Fetch are here to be advertised; the connection answers them itself.
 
 from __future__ import annotations
 
-from waystation.protocols.kafka import (
-    acls,
-    api_versions,
-    cluster,
-    configs,
-    consumer_groups,
-    fetch_codec,
-    groups,
-    login,
-    metadata,
-    offsets,
-    offsets_listing,
-    placement,
-    produce_codec,
-    scram_credentials,
-    share_acknowledge,
-    share_fetch,
-    share_groups,
-    share_offsets,
-    topics,
-    transactions,
-)
-from waystation.protocols.kafka.codec import API_KEYS
-from waystation.protocols.kafka.registry import Api, Call, Handler
+from waystation.protocols.kafka.admin import acls, cluster, configs, metadata, placement, scram_credentials, topics
+from waystation.protocols.kafka.coordinators import consumer_groups, groups, offsets, transactions
+from waystation.protocols.kafka.records import fetch_codec, offsets_listing, produce_codec
+from waystation.protocols.kafka.requests import api_versions, login
+from waystation.protocols.kafka.requests.codec import API_KEYS
+from waystation.protocols.kafka.requests.registry import Api, Call, Handler
+from waystation.protocols.kafka.share import share_acknowledge, share_fetch, share_groups, share_offsets
 
 
 def _by_hand(_: Call) -> object:

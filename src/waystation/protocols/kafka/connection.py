@@ -25,11 +25,12 @@ from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
 from waystation.observe.histogram import Histogram
 from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
-from waystation.protocols.kafka import api_versions, codec, fetch, fetch_codec, produce, produce_codec
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.engine import KEPT_BUFFER, Engine, Request, response_head
-from waystation.protocols.kafka.login import MAX_REQUEST_BYTES, KafkaLogin
-from waystation.protocols.kafka.registry import Api, Call, Listener
+from waystation.protocols.kafka.records import fetch, fetch_codec, produce, produce_codec
+from waystation.protocols.kafka.requests import api_versions, codec
+from waystation.protocols.kafka.requests.login import MAX_REQUEST_BYTES, KafkaLogin
+from waystation.protocols.kafka.requests.registry import Api, Call, Listener
 from waystation.wire.kafka_types import Malformed
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.broker.access.types import ANONYMOUS, DEFAULT
 from waystation.protocols.kafka.connection import KafkaConnection
-from waystation.protocols.kafka.fetch_sessions import Sessions
-from waystation.protocols.kafka.registry import Listener
+from waystation.protocols.kafka.records.fetch_sessions import Sessions
+from waystation.protocols.kafka.requests.registry import Listener
 
 if TYPE_CHECKING:
     from waystation.broker.access.node import Node

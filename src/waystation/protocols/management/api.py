@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, Principal
 from waystation.errors import NotFound, WaystationError
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.replies import Reply
 from waystation.protocols.http.router import Router
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.management import (
     bindings,
     connections,

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.management import declaring
 from waystation.protocols.management.calls import (
     ApiCall,

@@ -15,10 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.broker.access.types import ANONYMOUS
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, WaystationError
-from waystation.protocols.http.calls import AnyQuery, AnyRoute, Call, Method, Nothing, Outcome, Route, read_json
-from waystation.protocols.http.problems import MethodNotAllowed, Unauthorized, status_of
-from waystation.protocols.http.replies import Reply, json_reply
-from waystation.protocols.http.token import has_password
+from waystation.protocols.http.auth.token import has_password
+from waystation.protocols.http.transport.calls import (
+    AnyQuery,
+    AnyRoute,
+    Call,
+    Method,
+    Nothing,
+    Outcome,
+    Route,
+    read_json,
+)
+from waystation.protocols.http.transport.problems import MethodNotAllowed, Unauthorized, status_of
+from waystation.protocols.http.transport.replies import Reply, json_reply
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_FOUND, AmqpError
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from waystation.broker.access.types import Names
 from waystation.observe.connections import ChannelInfo, Connected, ConnectionInfo, ConsumerInfo
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.management.calls import ApiCall, not_found, route, vhost_of
 from waystation.protocols.management.paging import columns_of, only, reply_list
 from waystation.protocols.management.shapes import Shown, node_name, plain

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.replies import Reply, encode_json
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.replies import Reply, encode_json
 from waystation.protocols.management import declaring
 from waystation.protocols.management.bindings import Ends, bind_ends
 from waystation.protocols.management.calls import (

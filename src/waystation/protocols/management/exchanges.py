@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.management import declaring, messages
 from waystation.protocols.management.calls import (
     ApiCall,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from waystation.broker.access.types import Verdict
 from waystation.errors import StorageFailed
 from waystation.message import Message
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.replies import Reply, json_reply
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.replies import Reply, json_reply
 from waystation.protocols.management import declaring
 from waystation.protocols.management.calls import ApiCall, Refused, route, vhost_of
 from waystation.protocols.management.shapes import Shown, node_name

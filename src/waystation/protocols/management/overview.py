@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from waystation.broker.access.types import EXCHANGE_KINDS
-from waystation.protocols.http.calls import AnyRoute
+from waystation.protocols.http.transport.calls import AnyRoute
 from waystation.protocols.management.calls import ApiCall, not_found, route
 from waystation.protocols.management.paging import columns_of, only
 from waystation.protocols.management.shapes import Shown, node_name

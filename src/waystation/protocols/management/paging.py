@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from waystation.broker.access.types import Regex, anywhere
 from waystation.errors import InvalidPattern
-from waystation.protocols.http.calls import AnyQuery
-from waystation.protocols.http.replies import Reply, encode_json
+from waystation.protocols.http.transport.calls import AnyQuery
+from waystation.protocols.http.transport.replies import Reply, encode_json
 from waystation.protocols.management.calls import Refused, bad_request
 
 MAX_LISTED = 10_000

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from waystation.broker.access.types import Policy
 from waystation.errors import Invalid
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.management.calls import (
     ApiCall,
     bad_request,

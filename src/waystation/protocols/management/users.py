@@ -26,8 +26,8 @@ from waystation.broker.access.types import (
     read_verifier,
     rules_of_permission,
 )
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.management.calls import (
     USER,
     ApiCall,

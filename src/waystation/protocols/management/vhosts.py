@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from waystation.protocols.http.calls import AnyRoute
-from waystation.protocols.http.replies import Reply
+from waystation.protocols.http.transport.calls import AnyRoute
+from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.management.calls import ApiCall, bad_request, body_of, number, route, text, vhost_of
 from waystation.protocols.management.paging import columns_of, only, reply_list
 from waystation.protocols.management.shapes import Shown, node_name

@@ -24,9 +24,9 @@ from waystation.protocol import (
     ReadEntries,
     Settle,
 )
+from waystation.protocols.native.commands.login import FRAME_BYTES
 from waystation.protocols.native.connection import FULL_BYTES, Out, TalkOver
-from waystation.protocols.native.frames import BadFrame, Frames, Refused, encode_into
-from waystation.protocols.native.login import FRAME_BYTES
+from waystation.protocols.native.framing.frames import BadFrame, Frames, Refused, encode_into
 from waystation.protocols.native.session import NativeSession
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Protocol
 from waystation.broker.access.types import Principal
 from waystation.observe.events import event_logger
 from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
-from waystation.protocols.native.intake import KEPT_BUFFER
+from waystation.protocols.native.framing.intake import KEPT_BUFFER
 from waystation.protocols.native.session import ANSWER_BYTES
 
 if TYPE_CHECKING:
     from waystation.protocols.budget import Budgets
-    from waystation.protocols.native.intake import Intake
+    from waystation.protocols.native.framing.intake import Intake
     from waystation.protocols.native.session import NativeSession
     from waystation.world.clock import Clock
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from waystation.errors import Invalid, NotAuthenticated
 from waystation.message import Run
 from waystation.protocol import Answer, AnyCommand, Ceased, Deliver, Failure, Outgoing, Publish, Settle, Touch
+from waystation.protocols.native.commands.login import LOG_IN
 from waystation.protocols.native.connection import FULL_BYTES, Out
-from waystation.protocols.native.json_lines import (
+from waystation.protocols.native.framing.json_lines import (
     COMMANDS,
     BadLine,
     Line,
@@ -26,9 +27,8 @@ from waystation.protocols.native.json_lines import (
     to_command,
     unknown_action,
 )
-from waystation.protocols.native.login import LOG_IN
-from waystation.protocols.native.plain import PLAIN_NUMBERS, PlainActions
-from waystation.protocols.native.plain_subscriptions import PlainSubscriptions
+from waystation.protocols.native.plain_actions.plain import PLAIN_NUMBERS, PlainActions
+from waystation.protocols.native.plain_actions.plain_subscriptions import PlainSubscriptions
 from waystation.protocols.native.session import NativeSession, describe
 
 if TYPE_CHECKING:

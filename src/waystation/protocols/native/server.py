@@ -11,7 +11,7 @@ from waystation.protocol import MAGIC
 from waystation.protocols.native.binary import BinaryTalk
 from waystation.protocols.native.connection import NativeConnection
 from waystation.protocols.native.lines import LinesTalk
-from waystation.protocols.native.plain_subscriptions import PlainSubscriptions
+from waystation.protocols.native.plain_actions.plain_subscriptions import PlainSubscriptions
 from waystation.protocols.native.session import NativeSession, Send
 
 if TYPE_CHECKING:

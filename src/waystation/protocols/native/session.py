@@ -35,15 +35,15 @@ from waystation.protocol import (
     Put,
     Settle,
 )
-from waystation.protocols.native.consumers import NativeConsumer
-from waystation.protocols.native.login import BEFORE_LOGIN, LOG_IN, NativeLogin, greeting
-from waystation.protocols.native.presence import Wire, info_of
-from waystation.protocols.native.publishing import publish, publishes_together
-from waystation.protocols.native.putting import put, puts_together
-from waystation.protocols.native.refused_series import RefusedSeries
-from waystation.protocols.native.requests import HANDLERS
-from waystation.protocols.native.settling import settle, settles_together
-from waystation.protocols.native.turns import UNANSWERED, Turns
+from waystation.protocols.native.commands.consumers import NativeConsumer
+from waystation.protocols.native.commands.login import BEFORE_LOGIN, LOG_IN, NativeLogin, greeting
+from waystation.protocols.native.commands.presence import Wire, info_of
+from waystation.protocols.native.commands.publishing import publish, publishes_together
+from waystation.protocols.native.commands.putting import put, puts_together
+from waystation.protocols.native.commands.refused_series import RefusedSeries
+from waystation.protocols.native.commands.requests import HANDLERS
+from waystation.protocols.native.commands.settling import settle, settles_together
+from waystation.protocols.native.commands.turns import UNANSWERED, Turns
 
 if TYPE_CHECKING:
     from waystation.broker.access.node import Node

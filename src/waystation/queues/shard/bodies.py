@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import msgspec
 
 from waystation.errors import Corrupt
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.message import Message
 from waystation.queues.shard import commands
 from waystation.queues.shard.commands import Enqueue, FanOut, Forward
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 
 READ_BYTES = 64 * 1024
 NEAR = 500

@@ -44,7 +44,7 @@ from waystation.queues.shard.commands import (
 from waystation.queues.shard.publish import check_all, check_room, drop_overflow, fan_out, leave_out_seen, make_blocks
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.upkeep import DELIVERY_LIMIT, EXPIRED, OVERFLOW, REJECTED, Upkeep
-from waystation.topics.partition import Receipt
+from waystation.topics.partitions.partition import Receipt
 from waystation.world.clock import monotonic_ms
 
 logger = event_logger("waystation.queues")

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from waystation.errors import CorruptBatch, NotLeader, StorageFailed, WaystationError
-from waystation.log import batch as batches
+from waystation.log.batches import batch as batches
 from waystation.message import Run
 from waystation.observe.events import event_logger
 from waystation.queues.shard import commands
 from waystation.queues.shard.commands import Command, HandedOut, Stored, changes_of
 from waystation.queues.shard.delivery_notes import DeliveryNotes
-from waystation.topics.partition import Partition, Receipt
+from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.world.clock import Clock
 from waystation.world.disk import Disk
 

@@ -23,7 +23,7 @@ from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.replay import replay
 from waystation.queues.shard.shard import Shard
 from waystation.queues.shard.shard_log import ShardLog
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 from waystation.wire.crc32c import crc32c
 from waystation.world import World
 

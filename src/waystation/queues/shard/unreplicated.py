@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 
 from waystation.queues.shard.queue import Queue
-from waystation.topics.partition import Partition
+from waystation.topics.partitions.partition import Partition
 
 
 class Unreplicated:

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import msgspec
 
 from waystation.errors import NotFound, near_matches
-from waystation.spark.pipelines import keys
-from waystation.spark.pipelines.declared import Pipeline
-from waystation.spark.pipelines.problems import PipelineInvalid, Problem
-from waystation.spark.pipelines.reading import PipelineFile
-from waystation.spark.pipelines.table_reading import TableReader
+from waystation.spark.pipelines.file import keys
+from waystation.spark.pipelines.file.declared import Pipeline
+from waystation.spark.pipelines.file.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.file.reading import PipelineFile
+from waystation.spark.pipelines.file.table_reading import TableReader
 from waystation.toml_file import Path, TomlFile, TomlInvalid, read_toml
 
 ENDING = ".test.toml"

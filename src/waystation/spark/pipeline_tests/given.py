@@ -14,9 +14,9 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from waystation.errors import Invalid
-from waystation.spark.json_values import CORRUPT, decode_values
 from waystation.spark.pipeline_tests.values import as_struct, from_arrow
-from waystation.spark.pipelines.declared import Source
+from waystation.spark.pipelines.file.declared import Source
+from waystation.spark.values.json_values import CORRUPT, decode_values
 
 
 def given_rows(values: Mapping[str, Any], schema: StructType, source: Source) -> list[dict[str, Any]]:

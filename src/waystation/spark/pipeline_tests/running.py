@@ -17,12 +17,12 @@ from waystation.errors import Invalid
 from waystation.spark.pipeline_tests.cases import Case, Expectation, Row
 from waystation.spark.pipeline_tests.comparing import Differences, compare
 from waystation.spark.pipeline_tests.values import as_struct, from_arrow, sent
-from waystation.spark.pipelines.declared import Pipeline, Source
-from waystation.spark.pipelines.explaining import explain
-from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, open_source, problem_of
-from waystation.spark.pipelines.problems import PipelineInvalid
-from waystation.spark.pipelines.reading import PipelineFile
-from waystation.spark.pipelines.sinks import as_messages
+from waystation.spark.pipelines.file.declared import Pipeline, Source
+from waystation.spark.pipelines.file.problems import PipelineInvalid
+from waystation.spark.pipelines.file.reading import PipelineFile
+from waystation.spark.pipelines.output.sinks import as_messages
+from waystation.spark.pipelines.transform.explaining import explain
+from waystation.spark.pipelines.transform.frames import Frames, PartFailed, needed_settings, open_source, problem_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -22,26 +22,26 @@ from waystation.errors import (
     WaystationError,
     near_matches,
 )
-from waystation.spark.pipelines.compacted import (
+from waystation.spark.links.retrying import advised
+from waystation.spark.pipelines.file.declared import FILES, Pipeline, Sink, Source, Step
+from waystation.spark.pipelines.file.problems import Problem
+from waystation.spark.pipelines.file.reading import PipelineFile, read_with_problems
+from waystation.spark.pipelines.output.compacted import (
     COMPACTED,
     broker_settings,
     compaction_problems,
     creates_topics,
     prepare_compacted,
 )
-from waystation.spark.pipelines.declared import FILES, Pipeline, Sink, Source, Step
-from waystation.spark.pipelines.folder import CheckpointFolder
-from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, open_source, problem_of
-from waystation.spark.pipelines.problems import Problem
-from waystation.spark.pipelines.reading import PipelineFile, read_with_problems
-from waystation.spark.pipelines.registry import connect_any
-from waystation.spark.pipelines.sinks import as_messages, check_key
-from waystation.spark.pipelines.stream_joins import check_stream_joins
-from waystation.spark.pipelines.tables import need_package
-from waystation.spark.retrying import advised
-from waystation.spark.rights import check_writes
+from waystation.spark.pipelines.output.sinks import as_messages, check_key
+from waystation.spark.pipelines.output.tables import need_package
+from waystation.spark.pipelines.status.folder import CheckpointFolder
+from waystation.spark.pipelines.status.registry import connect_any
+from waystation.spark.pipelines.transform.frames import Frames, PartFailed, needed_settings, open_source, problem_of
+from waystation.spark.pipelines.transform.stream_joins import check_stream_joins
 from waystation.spark.sessions import need_pyspark
-from waystation.spark.sink_options import read_sink_options
+from waystation.spark.writing.rights import check_writes
+from waystation.spark.writing.sink_options import read_sink_options
 from waystation.toml_file import TomlFile
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def _empty(spark: SparkSession, pipeline: Pipeline, source: Source, folder: File
 
 def _try_sink(sink: Sink, frame: DataFrame, folder: FilePath) -> None:
     """Starts it over empty sources into nothing: Spark says then whether a stream can be written in this mode."""
-    from waystation.spark.sink_columns import check_columns  # it needs pyarrow, and this file is read without
+    from waystation.spark.writing.sink_columns import check_columns  # it needs pyarrow, and this file is read without
 
     path = sink.path
     unknown = [column for column in sink.destinations if column not in frame.columns]

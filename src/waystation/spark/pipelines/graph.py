@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from waystation.observe.pipeline_state import GraphNode
-from waystation.spark.pipelines.declared import Pipeline, Sink, Source, Step
+from waystation.spark.pipelines.file.declared import Pipeline, Sink, Source, Step
 
 _USED = re.compile(r"\b(?:from|join)\s+((?:`?\w+`?(?:\s+(?:as\s+)?\w+)?\s*,\s*)*`?\w+`?)", re.IGNORECASE)
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'", re.DOTALL)

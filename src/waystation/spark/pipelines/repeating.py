@@ -16,9 +16,9 @@ from typing import Protocol
 from waystation.durations import spell_ms
 from waystation.errors import ConnectionLost, Unavailable, WaystationError
 from waystation.observe.pipeline_state import Phase, PipelineState
-from waystation.spark.pipelines.cron import Schedule
-from waystation.spark.pipelines.declared import RestartPolicy
-from waystation.spark.pipelines.problems import PipelineFailed
+from waystation.spark.pipelines.file.cron import Schedule
+from waystation.spark.pipelines.file.declared import RestartPolicy
+from waystation.spark.pipelines.file.problems import PipelineFailed
 
 LOOK_S = 0.2
 

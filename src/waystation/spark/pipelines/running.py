@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING
 from waystation.errors import Unavailable, WaystationError
 from waystation.observe.pipeline_state import ExpectationState, Phase, PipelineState, SinkState
 from waystation.spark.pipelines.checking import prepare_targets
-from waystation.spark.pipelines.declared import Pipeline, Sink, Trigger
-from waystation.spark.pipelines.explaining import explain, is_lasting
-from waystation.spark.pipelines.folder import CheckpointFolder
-from waystation.spark.pipelines.frames import Frames, PartFailed, needed_settings, problem_of
+from waystation.spark.pipelines.file.declared import Pipeline, Sink, Trigger
+from waystation.spark.pipelines.file.problems import PipelineFailed, PipelineInvalid, Problem
+from waystation.spark.pipelines.file.queries import Query, queries, tables_read
+from waystation.spark.pipelines.file.reading import PipelineFile
 from waystation.spark.pipelines.graph import describe_sink, nodes
-from waystation.spark.pipelines.problems import PipelineFailed, PipelineInvalid, Problem
-from waystation.spark.pipelines.queries import Query, queries, tables_read
-from waystation.spark.pipelines.reading import PipelineFile
-from waystation.spark.pipelines.registry import connect_any
+from waystation.spark.pipelines.output.sinks import NOTHING, Written, query_name, start_query, write_sink
+from waystation.spark.pipelines.output.tables import need_package
 from waystation.spark.pipelines.repeating import Repeating
-from waystation.spark.pipelines.reporter import Reporter
-from waystation.spark.pipelines.sinks import NOTHING, Written, query_name, start_query, write_sink
-from waystation.spark.pipelines.tables import need_package
+from waystation.spark.pipelines.status.folder import CheckpointFolder
+from waystation.spark.pipelines.status.registry import connect_any
+from waystation.spark.pipelines.status.reporter import Reporter
+from waystation.spark.pipelines.transform.explaining import explain, is_lasting
+from waystation.spark.pipelines.transform.frames import Frames, PartFailed, needed_settings, problem_of
 from waystation.toml_file import TomlFile
 
 if TYPE_CHECKING:

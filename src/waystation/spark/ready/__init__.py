@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from waystation.client.servers import parse_urls
+from waystation.client.links.servers import parse_urls
 from waystation.errors import Conflict, Invalid
 from waystation.spark.ready import archive, dead_letters, latest, replay, sessions, traffic
 from waystation.spark.ready.parts import Argument, Ready, chosen_name

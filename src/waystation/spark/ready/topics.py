@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from waystation.errors import AlreadyExists, NotFound, Unavailable
-from waystation.spark.pipelines.registry import connect_any
+from waystation.spark.pipelines.status.registry import connect_any
 from waystation.spark.ready.parts import Ready
 
 AGAIN_S = 0.5

@@ -1,0 +1,1 @@
+"""What administrators do: search topics, reset groups, move replicas and leaders."""

@@ -1,0 +1,1 @@
+"""`waystation completion`: scripts that complete commands in a shell."""

@@ -1,0 +1,1 @@
+"""`waystation doctor`: whether this machine is fit for a broker."""

@@ -1,0 +1,1 @@
+"""The commands that send and receive messages, and how a message looks on a terminal."""

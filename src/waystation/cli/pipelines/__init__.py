@@ -1,0 +1,1 @@
+"""`waystation pipeline`: pipelines on Spark."""

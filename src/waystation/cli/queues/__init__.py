@@ -1,0 +1,1 @@
+"""The commands about queues: their settings and messages, delayed messages, dead letters and redrive."""

@@ -1,0 +1,1 @@
+"""The commands about users, rules, certificates and the audit log."""

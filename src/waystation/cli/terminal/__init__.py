@@ -1,0 +1,1 @@
+"""What all commands use: arguments, units, the native client, tables and progress on a terminal."""

@@ -1,0 +1,283 @@
+"""A message that was received: what it says. What can be done with it is added by each face (`sync`, `aio`).
+
+An object is made when a message is handed out, not before; it is a thin look at what came over the link.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from waystation.client.consuming.feeding import Held
+from waystation.client.consuming.holding import Holder
+from waystation.client.options.payloads import TYPE_HEADER, decode_json, decode_text, message_type, value_of
+from waystation.client.options.values import moment
+from waystation.errors import Conflict, Invalid
+from waystation.message import Delivered, Message
+from waystation.protocol import Command, Put, PutAnswer, Reply
+
+INBOX = "inbox:"
+"""How the address of somebody who waits for a reply begins; others are queues."""
+
+
+class Received:
+    """What a receiver can read."""
+
+    __slots__ = ("_delivered", "_holder", "_verdict")
+
+    def __init__(self, held: Held) -> None:
+        self._delivered = held.delivered
+        self._holder = held.holder
+        self._verdict: str | None = None
+
+    # -- what it carries -----------------------------------------------------------------------------------------------
+
+    @property
+    def payload(self) -> bytes:
+        return self._delivered.message.payload
+
+    def text(self) -> str:
+        """The payload as UTF-8."""
+        return decode_text(self._delivered.message.payload)
+
+    def json(self) -> Any:
+        """The payload as JSON."""
+        return decode_json(self._delivered.message.payload)
+
+    @property
+    def value(self) -> Any:
+        """What was sent: JSON decoded, text as str, bytes as they are, by the content type, or else by the type."""
+        message = self._delivered.message
+        return value_of(message.payload, message.content_type, type_said(message))
+
+    @property
+    def id(self) -> str:
+        """Its own id, or where it is: `QUEUE#NUMBER`, `TOPIC-PARTITION@OFFSET`."""
+        delivered = self._delivered
+        return delivered.message.id or place_id(self._holder.queue, delivered)
+
+    @property
+    def key(self) -> str | None:
+        """The key as text; `key_bytes` is what came."""
+        key = self._delivered.message.key
+        return None if key is None else key.decode(errors="replace")
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        return self._delivered.message.key
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        return self._delivered.message.headers
+
+    @property
+    def priority(self) -> int:
+        return self._delivered.message.priority
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self._delivered.message.correlation_id
+
+    @property
+    def reply_to(self) -> str | None:
+        return self._delivered.message.reply_to
+
+    @property
+    def content_type(self) -> str | None:
+        return self._delivered.message.content_type
+
+    @property
+    def content_encoding(self) -> str | None:
+        return self._delivered.message.content_encoding
+
+    @property
+    def exchange(self) -> str | None:
+        """What it was published to, if to an exchange; empty: AMQP's default exchange."""
+        return self._delivered.message.exchange
+
+    @property
+    def routing_key(self) -> str | None:
+        return self._delivered.message.routing_key
+
+    @property
+    def delivery_mode(self) -> int:
+        """What an AMQP sender said: 1 is transient, 2 persistent; 0 is nothing."""
+        return self._delivered.message.delivery_mode
+
+    @property
+    def user_id(self) -> str | None:
+        return self._delivered.message.user_id
+
+    @property
+    def app_id(self) -> str | None:
+        return self._delivered.message.app_id
+
+    @property
+    def type(self) -> str:
+        """What the sender called it, also by the header `message_type`; else json, text or binary, by the content
+        type."""
+        message = self._delivered.message
+        said = type_said(message)
+        if said is not None:
+            return said
+        base = (message.content_type or "").partition(";")[0]
+        return "json" if base.endswith("json") else "text" if base.startswith("text/") else "binary"
+
+    @property
+    def ttl(self) -> float | None:
+        """Its own time to live, in seconds, counted from `taken`; None: it has none. See `expires`."""
+        ttl_ms = self._delivered.message.ttl_ms
+        return None if ttl_ms is None else ttl_ms / 1000
+
+    @property
+    def max_deliveries(self) -> int:
+        """Its own limit of deliveries; 0: the queue's or the group's."""
+        return self._delivered.message.max_deliveries
+
+    # -- where it was, and how often -----------------------------------------------------------------------------------
+
+    @property
+    def queue(self) -> str | None:
+        return self._holder.queue or None
+
+    @property
+    def topic(self) -> str | None:
+        return self._delivered.source or None
+
+    @property
+    def partition(self) -> int:
+        """-1 for a message of a queue."""
+        return self._delivered.partition
+
+    @property
+    def offset(self) -> int:
+        """-1 for a message of a queue."""
+        return self._delivered.offset
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was delivered, this time included."""
+        return self._delivered.deliveries
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether somebody had it before, and did not finish."""
+        return self._delivered.deliveries > 1
+
+    @property
+    def deaths(self) -> list[dict[str, Any]]:
+        """Of a dead letter: why, when, where and how often it died, the latest first."""
+        story = self._delivered.message.headers.get("x-death")
+        if isinstance(story, str):  # it came through a topic, where headers are text
+            try:
+                story = decode_json(story.encode())
+            except Invalid:
+                return []
+        return [death for death in story if isinstance(death, dict)] if isinstance(story, list) else []
+
+    @property
+    def taken(self) -> datetime:
+        """When the broker took it in, in UTC."""
+        return moment(self._delivered.taken_ms)
+
+    @property
+    def timestamp(self) -> datetime:
+        """When it happened: what the sender said, or when the broker took it in."""
+        said = self._delivered.message.timestamp_ms
+        return moment(self._delivered.taken_ms if said is None else said)
+
+    @property
+    def expires(self) -> datetime | None:
+        """When its own time to live is over; the queue may have a shorter one."""
+        at = self._delivered.message.expires_at_ms(self._delivered.taken_ms)
+        return None if at is None else moment(at)
+
+    @property
+    def delivered(self) -> Delivered:
+        """What came over the link, as it is."""
+        return self._delivered
+
+    # -- verdicts ------------------------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> str | None:
+        """The verdict that was given on it: `ack`, `reject`, `release`, `kill`; None while there is none."""
+        return self._verdict
+
+    def _judge(self, verdict: str) -> bool:
+        """Notes the verdict; False if none is needed. A second one is a Conflict."""
+        if not self._holder.settles:
+            if verdict == "ack":
+                return False
+            raise Conflict(f"{self.id}: {verdict}: this message is not in flight, it needs no acknowledgement")
+        if self._verdict is not None:
+            raise Conflict(f"{self.id}: {verdict}: it is settled already: {self._verdict}")
+        if self._holder.transactional and verdict == "ack":
+            raise Conflict(f"{self.id}: it was asked for exactly-once: ack it in a transaction, with tx.ack(message)")
+        self._verdict = verdict
+        return True
+
+    def _reply_address(self) -> str:
+        if self._delivered.message.reply_to is None:
+            raise Invalid(f"{self.id}: nobody asked for a reply (it has no reply_to)")
+        return self._delivered.message.reply_to
+
+    def __len__(self) -> int:
+        return len(self._delivered.message.payload)
+
+    def __bool__(self) -> bool:
+        return True  # an empty payload is a message too
+
+    def __repr__(self) -> str:
+        again = f" delivery {self.deliveries}" if self.redelivered else ""
+        return f"<Message {self.id!r} {len(self)} bytes{again}>"
+
+
+def judged(messages: Iterable[Received], verdict: str) -> dict[tuple[Holder, int], list[int]]:
+    """Notes the verdict on all of them; their tags, by who holds them and how often they were delivered."""
+    found: dict[tuple[Holder, int], list[int]] = {}
+    for message in messages:
+        if message._judge(verdict):
+            delivered = message._delivered
+            found.setdefault((message._holder, delivered.deliveries), []).append(delivered.tag)
+    return found
+
+
+def type_said(message: Message) -> str | None:
+    """What a message says of its type: in its own field, or in the header of programs that know no such field."""
+    if message.type is not None:
+        return message.type
+    return message_type(message.headers.get(TYPE_HEADER))
+
+
+def place_id(queue: str, delivered: Delivered) -> str:
+    if queue:
+        return f"{queue}#{delivered.tag}"
+    return f"{delivered.source}-{delivered.partition}@{delivered.offset}" if delivered.offset >= 0 else ""
+
+
+def error_text(error: BaseException) -> str:
+    """What is kept of an exception with a rejected message."""
+    return f"{type(error).__name__}: {error}"[:2000]
+
+
+def reason(error: str | BaseException | None) -> str | None:
+    """What is kept with a message that failed; raises Invalid for what is no reason."""
+    if isinstance(error, BaseException):
+        return error_text(error)
+    if error is None or isinstance(error, str):
+        return error
+    raise Invalid(f"error: {error!r:.60} is neither text nor an exception")
+
+
+def reply_command(request: Received, message: Message) -> tuple[Command, Any]:
+    """The command that sends the reply, and what it is answered with."""
+    to = request._reply_address()
+    if message.correlation_id is None:
+        message = msgspec.structs.replace(message, correlation_id=request.correlation_id)
+    if to.startswith(INBOX):
+        return Reply(to=to, message=message), bool
+    return Put(queue=to, messages=[message]), PutAnswer

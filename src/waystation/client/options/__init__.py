@@ -1,0 +1,1 @@
+"""From what a caller says to what the broker is told, and back: values, payloads, settings. Pure."""

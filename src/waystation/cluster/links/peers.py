@@ -1,0 +1,76 @@
+"""What this node answers to the others: a table of requests, and who does each. On the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from waystation.cluster.links.peer import (
+    Answer,
+    Done,
+    Fetch,
+    Hurry,
+    JoinTransaction,
+    MarkersWritten,
+    Refused,
+    Request,
+    ShareAsk,
+    ShareTold,
+    SnapshotAsk,
+    WriteMarkers,
+)
+from waystation.cluster.replication.serving import FetchServer
+from waystation.cluster.replication.snapshots import SnapshotServer
+from waystation.errors import Invalid, WaystationError
+from waystation.observe.events import event_logger
+
+logger = event_logger("waystation.cluster")
+
+_request: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_encode = msgspec.msgpack.Encoder().encode
+
+WriteAll = Callable[[WriteMarkers], Awaitable[MarkersWritten]]
+Join = Callable[[JoinTransaction], Awaitable[None]]
+Share = Callable[[ShareAsk], Awaitable[ShareTold]]
+
+
+class Peers:
+    """`link.Answering`."""
+
+    def __init__(
+        self, server: FetchServer, snapshots: SnapshotServer, write_markers: WriteAll, join: Join, share: Share
+    ) -> None:
+        self._server = server
+        self._snapshots = snapshots
+        self._write_markers = write_markers
+        self._join = join
+        self._share = share
+
+    async def answer_encoded(self, request: bytes) -> bytes:
+        """The same as it travels between processes. Invalid: this is no request that is known here."""
+        try:
+            asked = _request.decode(request)
+        except msgspec.DecodeError as error:
+            raise Invalid(f"a request of another node cannot be read: {error}; is it of a later version?") from error
+        return _encode(await self.answer(asked))
+
+    async def answer(self, request: Request) -> Answer:
+        try:
+            if isinstance(request, Fetch):
+                return await self._server.fetch(request)
+            if isinstance(request, Hurry):
+                return self._server.hurry(request)
+            if isinstance(request, JoinTransaction):
+                await self._join(request)
+                return Done()
+            if isinstance(request, SnapshotAsk):
+                return await self._snapshots.give(request)
+            if isinstance(request, ShareAsk):
+                return await self._share(request)
+            return await self._write_markers(request)
+        except WaystationError as error:
+            return Refused(type(error).__name__, str(error))
+        except Exception as error:
+            logger.exception("peer.request_failed", "a request of another node failed")
+            return Refused("InternalError", str(error))

@@ -1,0 +1,160 @@
+"""Links over sockets: one connection for each pair and direction, in the native protocol's binary frames.
+
+A question is the command `AskNode` with the request in msgpack (`peer.py`), to the address of the other node's Kafka
+listener as its node entry says. Many may be under way at once. The connection is made when something is asked, and
+again after it broke; whoever waits is told LinkLost. It begins with a login (`security/node_links.py`), and is TLS
+where the listeners are. On the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+
+import msgspec
+
+from waystation.cluster.links.link import LinkLost, PeerRefused
+from waystation.cluster.links.peer import Answer, Refused, Request
+from waystation.cluster.store_view import StoreView
+from waystation.protocol import MAGIC, MAX_FRAME_BYTES, AskNode, Authenticate, Hello, HelloAnswer
+from waystation.protocol import Answer as NativeAnswer
+from waystation.protocol import Failure as NativeFailure
+from waystation.security.node_links import MECHANISM, LinkLogin
+
+LISTENER = "kafka"
+CONNECT_S = 1.0
+_LENGTH = struct.Struct(">I")
+_encoder = msgspec.msgpack.Encoder()
+_native: msgspec.msgpack.Decoder[NativeAnswer | NativeFailure] = msgspec.msgpack.Decoder(NativeAnswer | NativeFailure)
+_answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+class SocketLinks:
+    """One per broker in a cluster."""
+
+    def __init__(self, view: StoreView, login: LinkLogin) -> None:
+        self._view = view
+        self._login = login
+        self._links: dict[int, SocketLink] = {}
+
+    def to(self, node_id: int) -> SocketLink:
+        link = self._links.get(node_id)
+        if link is None:
+            link = self._links[node_id] = SocketLink(self._view, node_id, self._login)
+        return link
+
+    async def close(self) -> None:
+        for link in self._links.values():
+            link.close("this node stops")
+
+
+class SocketLink:
+    def __init__(self, view: StoreView, node_id: int, login: LinkLogin) -> None:
+        self._view = view
+        self._login = login
+        self._node_id = node_id
+        self._writer: asyncio.StreamWriter | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._connecting = asyncio.Lock()
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._last = 0
+
+    async def ask(self, request: Request, timeout_s: float) -> Answer:
+        writer = self._writer or await self._connect()
+        self._last += 1
+        number = self._last
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        frame = _encoder.encode(AskNode(id=number, request=_encoder.encode(request)))
+        try:
+            writer.write(_LENGTH.pack(len(frame)) + frame)
+            async with asyncio.timeout(timeout_s):
+                return await waiting
+        except TimeoutError:
+            self.close(f"node {self._node_id} gave no answer within {timeout_s:g} s")
+            raise LinkLost(f"node {self._node_id} gave no answer within {timeout_s:g} s") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _connect(self) -> asyncio.StreamWriter:
+        async with self._connecting:
+            if self._writer is not None:
+                return self._writer
+            state = self._view.node_state(self._node_id)
+            if state is None or LISTENER not in state.listeners:
+                raise LinkLost(f"node {self._node_id} is not known to be alive")
+            address = state.listeners[LISTENER]
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    reader, writer = await asyncio.open_connection(
+                        address.host, address.port, limit=1024 * 1024, ssl=self._login.context()
+                    )
+                    await self._log_in(reader, writer)
+            except ConnectionRefusedError as error:
+                raise PeerRefused(
+                    f"node {self._node_id} refuses connections at {address.host}:{address.port}"
+                ) from error
+            except (OSError, TimeoutError, EOFError, msgspec.MsgspecError) as error:
+                raise LinkLost(f"node {self._node_id} cannot be reached: {error}") from error
+            self._writer = writer
+            self._reading = asyncio.get_running_loop().create_task(self._read(reader), name=f"link-{self._node_id}")
+            return writer
+
+    async def _log_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Raises LinkLost if the other node does not let this one in."""
+        writer.write(MAGIC)
+        answer = await self._say(reader, writer, Hello(mechanism=MECHANISM, client="node"))
+        if answer.challenge is not None:
+            await self._say(reader, writer, Authenticate(data=self._login.proof(answer.challenge)))
+
+    async def _say(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, command: Hello | Authenticate
+    ) -> HelloAnswer:
+        self._last += 1
+        command.id = self._last
+        frame = _encoder.encode(command)
+        writer.write(_LENGTH.pack(len(frame)) + frame)
+        (size,) = _LENGTH.unpack(await reader.readexactly(4))
+        if size > MAX_FRAME_BYTES:
+            raise LinkLost(f"node {self._node_id}: a frame of {size} bytes")
+        heard = _native.decode(await reader.readexactly(size))
+        if isinstance(heard, NativeFailure):
+            writer.transport.abort()
+            raise LinkLost(f"node {self._node_id} refuses the login: {heard.text}")
+        return msgspec.convert(heard.value, HelloAnswer)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        why = "the connection was closed"
+        try:
+            while True:
+                (size,) = _LENGTH.unpack(await reader.readexactly(4))
+                if size > MAX_FRAME_BYTES:
+                    raise ValueError(f"a frame of {size} bytes")
+                self._hear(_native.decode(await reader.readexactly(size)))
+        except (OSError, EOFError, ValueError, msgspec.DecodeError) as error:
+            why = str(error) or why
+        finally:
+            self._reading = None
+            self.close(f"node {self._node_id}: {why}")
+
+    def _hear(self, heard: NativeAnswer | NativeFailure) -> None:
+        waiting = self._waiting.get(heard.id)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(heard, NativeFailure):
+            waiting.set_result(Refused(heard.error, heard.text))
+        else:
+            waiting.set_result(_answer.decode(heard.value))
+
+    def close(self, why: str) -> None:
+        """Whoever waits is told, and the next question connects again."""
+        writer, self._writer = self._writer, None
+        reading, self._reading = self._reading, None
+        if writer is not None:
+            writer.transport.abort()
+        if reading is not None:
+            reading.cancel()
+        waiting, self._waiting = self._waiting, {}
+        for one in waiting.values():
+            if not one.done():
+                one.set_exception(LinkLost(why))

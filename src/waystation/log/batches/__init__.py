@@ -1,0 +1,1 @@
+"""Record batches, the unit of everything stored: read, checked, built, compressed."""

@@ -1,0 +1,1 @@
+"""What takes records away from a log: retention, compaction, truncation."""

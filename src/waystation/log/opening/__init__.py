@@ -1,0 +1,1 @@
+"""Opening a log after whatever happened: recovery, segments that overlap, repair."""

@@ -1,0 +1,1 @@
+"""The files of a log: segments, their indexes, what is derived from them, and how one replaces others."""

@@ -1,0 +1,1 @@
+"""The routes of HTTP, a file for each subject, and the OpenAPI document that is made of them."""

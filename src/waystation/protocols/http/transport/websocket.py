@@ -1,0 +1,245 @@
+"""A WebSocket: frames in and out over a connection that began as HTTP, with JSON objects as its messages.
+
+The protocol engine is the sans-I/O core of the `websockets` package; this puts bytes in and carries bytes out. A
+client that sends something that is no JSON object gets one error back and stays; one that breaks the protocol, sends a
+message that is too large or does not answer pings is closed, and whatever it held goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from websockets.exceptions import InvalidState
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request as Handshake
+from websockets.server import ServerProtocol
+
+from waystation.errors import Invalid, Unavailable, WaystationError
+from waystation.observe.events import event_logger
+from waystation.protocols.http.transport.calls import Stream, read_json
+from waystation.protocols.http.transport.engine import Request
+from waystation.protocols.http.transport.problems import problem_of
+from waystation.protocols.http.transport.replies import encode_json
+from waystation.protocols.http.transport.wire import Wire
+
+logger = event_logger("waystation.http")
+LIBRARY_LOGGER = "waystation.http.websocket"
+"""What the library has to say about one connection."""
+
+MAX_MESSAGE_BYTES = 1024 * 1024
+"""What a client sends are acks and credit."""
+MAX_WAITING = 1000
+"""Messages of a client that wait for their turn: its socket is not read while there are more."""
+FRAME_BYTES = 256 * 1024
+"""Messages are sent together up to this size: many clients take no frame above a megabyte unless told to."""
+PING_EVERY_S = 20.0
+MAX_PINGS_UNANSWERED = 2
+GOING_AWAY, INTERNAL = 1001, 1011
+
+
+class WebSocket:
+    """Takes over a connection. Messages of the client are handled one after another."""
+
+    def __init__(self, stream: Stream, wire: Wire, request: Request) -> None:
+        self._session = stream.session
+        self._single = stream.single
+        self._wire = wire
+        self._request = request
+        self._engine = ServerProtocol(max_size=MAX_MESSAGE_BYTES, logger=logging.getLogger(LIBRARY_LOGGER))
+        self._open = False
+        self._over = False
+        self._fragments: list[bytes] = []
+        self._behind: list[bytes] | None = None  # what is to be said behind a message that is half sent
+        self._waiting: deque[dict[str, Any] | Invalid] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._pinged_s = 0.0
+        self._unanswered = 0
+
+    # -- what the connection calls -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._engine.receive_data(_as_sent(self._request))
+        for event in self._engine.events_received():
+            if isinstance(event, Handshake):
+                response = self._engine.accept(event)
+                self._engine.send_response(response)
+                self._open = response.status_code == 101
+        self._flush()
+        if not self._open:
+            self._wire.close()
+            return
+        self._session.begin(self)
+        if self._request.rest:
+            self.received(self._request.rest)
+
+    def received(self, data: bytes) -> None:
+        self._unanswered = 0
+        self._engine.receive_data(data)
+        for event in self._engine.events_received():
+            if isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+                self._take(event)
+        self._flush()
+        if self._engine.close_expected():
+            self._wire.close()
+
+    def filled(self) -> None:
+        self._session.filled()
+
+    def drained(self) -> None:
+        self._session.drained()
+
+    def lost(self) -> None:
+        if not self._over:
+            self._open, self._over = False, True
+            if self._task is not None:
+                self._task.cancel()
+            self._session.end()
+
+    def shut(self) -> None:
+        self.finish(Unavailable("the broker is stopping; reconnect"))
+
+    def tick(self, now_s: float) -> None:
+        if now_s - self._pinged_s < PING_EVERY_S or not self._open:
+            return
+        self._pinged_s = now_s
+        self._unanswered += 1
+        if self._unanswered > MAX_PINGS_UNANSWERED:
+            self._wire.abort()
+            return
+        try:
+            self._engine.send_ping(b"")
+        except InvalidState:
+            self._wire.abort()  # it said goodbye long ago
+        self._flush()
+
+    # -- what the session calls --------------------------------------------------------------------------------------
+
+    @property
+    def writable(self) -> bool:
+        return self._open and self._wire.writable
+
+    def deliver(self, messages: Sequence[dict[str, Any]]) -> None:
+        frame: list[bytes] = []
+        size = 0
+        for encoded in map(encode_json, messages):
+            if frame and (self._single or size + len(encoded) > FRAME_BYTES):
+                self._send_frame(frame)
+                frame, size = [], 0
+            frame.append(encoded)
+            size += len(encoded)
+        self._send_frame(frame)
+
+    def _send_frame(self, encoded: list[bytes]) -> None:
+        whole = b",".join(encoded)
+        self._send_text(whole if self._single else b"".join((b'{"kind":"deliver","messages":[', whole, b"]}")))
+
+    def deliver_part(self, part: bytes, *, first: bool, last: bool) -> None:
+        """As a fragment of one message."""
+        if not self._open:
+            return
+        before = b'{"kind":"deliver","messages":[' if first and not self._single else b""
+        data = b"".join((before, part, b"]}" if last and not self._single else b""))
+        try:
+            if first:
+                self._engine.send_text(data, fin=last)
+            else:
+                self._engine.send_continuation(data, fin=last)
+        except InvalidState:
+            return  # it is closing
+        self._flush()
+        behind, self._behind = self._behind or [], None if last else self._behind or []
+        for text in behind if last else ():
+            self._send_text(text)
+
+    def tell(self, kind: str, data: bytes) -> None:
+        self._send_text(b'{"kind":"%b","data":%b}' % (kind.encode(), data))
+
+    def finish(self, error: WaystationError) -> None:
+        if not self._single:
+            self.send({"kind": "ceased", "problem": problem_of(error)})
+        self._close(GOING_AWAY, str(error))
+
+    def send(self, value: Any) -> None:
+        """One message to the client."""
+        self._send_text(encode_json(value))
+
+    def _send_text(self, text: bytes) -> None:
+        if self._behind is not None:
+            self._behind.append(text)
+        elif self._open:
+            try:
+                self._engine.send_text(text)
+            except InvalidState:
+                return  # it is closing
+            self._flush()
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    def _close(self, code: int, reason: str = "") -> None:
+        if self._open:
+            try:
+                self._engine.send_close(code, reason.encode()[:120].decode(errors="ignore"))
+            except InvalidState:
+                pass
+            self._flush()
+            self._wire.close()
+
+    def _flush(self) -> None:
+        for data in self._engine.data_to_send():
+            if data:
+                self._wire.write(data)
+
+    def _take(self, frame: Frame) -> None:
+        self._fragments.append(bytes(frame.data))
+        if not frame.fin:
+            return
+        whole, self._fragments = b"".join(self._fragments), []
+        self._waiting.append(_object(whole))
+        self._wire.hold_back(len(self._waiting) > MAX_WAITING)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        while self._waiting and self._open:
+            value = self._waiting.popleft()
+            self._wire.hold_back(len(self._waiting) > MAX_WAITING)
+            try:
+                await self._answer(value)
+            except Exception:
+                logger.exception("websocket.failed", "a WebSocket's message could not be handled")
+                self._close(INTERNAL)
+
+    async def _answer(self, value: dict[str, Any] | Invalid) -> None:
+        """A message that carries an `id` gets an answer that repeats it; an error is told in any case."""
+        number = None if isinstance(value, Invalid) else value.pop("id", None)
+        try:
+            if isinstance(value, Invalid):
+                raise value
+            answer = await self._session.receive(value)
+            if number is None:
+                return
+            answer = {"kind": "answer", **(answer or {})}
+        except WaystationError as error:
+            answer = {"kind": "failure", "problem": problem_of(error)}
+        if number is not None:
+            answer["id"] = number
+        self.send(answer)
+
+
+def _object(data: bytes) -> dict[str, Any] | Invalid:
+    try:
+        value = read_json(data)
+    except Invalid as error:
+        return Invalid(str(error).replace("the body", "this message", 1))
+    return value if isinstance(value, dict) else Invalid("a message is a JSON object with an action")
+
+
+def _as_sent(request: Request) -> bytes:
+    """The handshake, for an engine that wants to read it itself."""
+    lines = [f"{request.method} {request.target.decode('latin-1')} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in request.headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")

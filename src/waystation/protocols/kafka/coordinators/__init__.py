@@ -1,0 +1,1 @@
+"""What Kafka's clients ask a coordinator: groups of both protocols, committed offsets, transactions."""

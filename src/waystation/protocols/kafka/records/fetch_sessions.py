@@ -1,0 +1,121 @@
+"""Fetch sessions (KIP-227): a consumer names its partitions once, then only what changes.
+
+The broker remembers, per session, what is wanted of each partition and what was last told about it; an incremental
+answer leaves out partitions about which there is nothing new. Sessions are a cache: one that is forgotten (too many, or
+a restart) is answered with an error that makes the client start a new one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from waystation.errors import Invalid
+from waystation.protocols.kafka.records.fetch_codec import FetchPartition, FetchRequest, PartitionAnswer
+from waystation.world.random import Random
+
+MAX_SESSIONS = 10_000
+MAX_PARTITIONS = 200_000
+"""Over all sessions: about 40 MB at worst. Clients that come later go without sessions, which is only slower."""
+
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+
+
+class SessionError(Invalid):
+    """The whole fetch is refused; the client begins a new session."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+class FetchSession:
+    """One consumer's."""
+
+    __slots__ = ("by_id", "epoch", "id", "partitions", "told")
+
+    def __init__(self, session_id: int, by_id: bool) -> None:
+        self.id = session_id
+        self.by_id = by_id
+        self.epoch = 1
+        self.partitions: OrderedDict[tuple[str | UUID, int], FetchPartition] = OrderedDict()
+        self.told: dict[tuple[str | UUID, int], tuple[int, int, int]] = {}
+
+    def update(self, request: FetchRequest) -> None:
+        for part in request.partitions:
+            self.partitions[part.topic, part.index] = part
+        for key in request.forgotten:
+            self.partitions.pop(key, None)
+            self.told.pop(key, None)
+
+    def news(self, answers: list[PartitionAnswer]) -> list[PartitionAnswer]:
+        """The answers that say something new; partitions with data move to the back, so that all get their turn."""
+        new: list[PartitionAnswer] = []
+        for answer in answers:
+            key = (answer.topic, answer.index)
+            state = (answer.high_watermark, answer.stable_offset, answer.start_offset)
+            urgent = answer.records or answer.error or answer.diverging or answer.preferred >= 0
+            if urgent or self.told.get(key) != state:
+                new.append(answer)
+                self.told[key] = state
+                if answer.records and key in self.partitions:
+                    self.partitions.move_to_end(key)
+            if answer.error:
+                self.told.pop(key, None)
+        return new
+
+
+class Sessions:
+    """All sessions of a listener; the one not used for longest goes first."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partitions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def enter(self, request: FetchRequest) -> FetchSession | None:
+        """The session that a request continues or begins; None for a fetch without. SessionError if it is unknown."""
+        if request.session_epoch == FINAL_EPOCH:
+            self._forget(request.session_id)
+            return None
+        if request.session_epoch == INITIAL_EPOCH:
+            self._forget(request.session_id)
+            return self._begin(request)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise SessionError(ErrorCode.fetch_session_id_not_found)
+        if session.epoch != request.session_epoch:
+            raise SessionError(ErrorCode.invalid_fetch_session_epoch)
+        if session.by_id != (request.version >= 13):
+            raise SessionError(ErrorCode.fetch_session_topic_id_error)
+        session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
+        before = len(session.partitions)
+        session.update(request)
+        self._partitions += len(session.partitions) - before
+        self._sessions.move_to_end(session.id)
+        return session
+
+    def _begin(self, request: FetchRequest) -> FetchSession | None:
+        if len(self._sessions) >= MAX_SESSIONS:
+            self._forget(next(iter(self._sessions)))
+        if self._partitions + len(request.partitions) > MAX_PARTITIONS:
+            return None
+        session_id = 0
+        while session_id == 0 or session_id in self._sessions:
+            session_id = 1 + self._random.below(2**31 - 2)
+        session = FetchSession(session_id, request.version >= 13)
+        session.update(request)
+        self._partitions += len(session.partitions)
+        self._sessions[session_id] = session
+        return session
+
+    def _forget(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)

@@ -1,0 +1,1 @@
+"""Share groups through Kafka's protocol (KIP-932)."""

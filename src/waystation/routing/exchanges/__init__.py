@@ -1,0 +1,1 @@
+"""Exchanges, one file for each kind, and their bindings."""

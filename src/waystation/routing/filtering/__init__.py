@@ -1,0 +1,1 @@
+"""Filter expressions over messages: from a text to a closure."""

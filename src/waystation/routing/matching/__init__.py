@@ -1,0 +1,1 @@
+"""Patterns over names: wildcards and regular expressions, one or many at once."""

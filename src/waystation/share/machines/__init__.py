@@ -1,0 +1,1 @@
+"""Share groups as pure state machines: members, what was delivered of a partition, sessions."""

@@ -1,0 +1,1 @@
+"""A pipeline file, read: TOML in, what it declares as plain values out. Imports no Spark."""

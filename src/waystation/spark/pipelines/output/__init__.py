@@ -1,0 +1,1 @@
+"""What a pipeline writes: its sinks, Delta and Iceberg tables, and rows that were rejected."""

@@ -1,0 +1,1 @@
+"""The tables of a pipeline as Spark frames: steps, functions, joins and expectations."""

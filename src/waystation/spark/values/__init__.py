@@ -1,0 +1,1 @@
+"""What is in a value: JSON, Avro, Protobuf, as Arrow columns."""

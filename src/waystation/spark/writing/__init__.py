@@ -1,0 +1,1 @@
+"""DataFrames into topics and queues: exactly once, a batch or a stream."""

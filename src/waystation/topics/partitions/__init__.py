@@ -1,0 +1,1 @@
+"""Partitions: the only handles of logs, alone or replicated, and waiting until what they have is durable."""

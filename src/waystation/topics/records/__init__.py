@@ -1,0 +1,1 @@
+"""Messages as Kafka's records, and back: what a topic stores."""
