@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -29,7 +31,7 @@ from waystation.log.batches.compression import compress
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed; `pip install 'waystation[spark]'` brings it")
 
-from waystation.spark.reading.columns import Columns, padded  # noqa: E402
+from waystation.spark.reading.columns import Columns, constant, padded  # noqa: E402
 from waystation.spark.reading.decoding import decode, open_batches  # noqa: E402
 
 pytestmark = pytest.mark.quick
@@ -113,6 +115,58 @@ def test_equal_lengths_and_changing_ones_in_one_batch(before: int, same: int, si
     if rows:
         data = batch_of(rows, 5)
         assert [as_record(row) for row in rows_of(data)] == list(records_of(data))
+
+
+@given(
+    st.integers(100, 400),
+    st.none() | st.integers(0, 70),
+    st.none() | st.integers(0, 200),
+    st.lists(
+        st.tuples(st.integers(0, 400), st.sampled_from([1, 63, 64, 8191, 8192, 10**6, 2**40, -1, -70])), max_size=3
+    ),
+    st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=3),
+)
+def test_runs_of_records_that_are_not_quite_alike(
+    count: int, key: int | None, value: int | None, later: list[tuple[int, int]], changes: list[tuple[int, int]]
+) -> None:
+    """Of one length each, with times that take more or fewer bytes than the others', and with bytes that are wrong."""
+    times, content = dict(later), None if value is None else bytes(value)
+    keys = [None if key is None else bytes([n % 256]) * key for n in range(count)]
+    rows: list[Any] = [(0, times.get(n, 0), keys[n], content, ()) for n in range(count)]
+    whole = batch_of(rows, 7)
+    body = bytearray(whole[HEADER_SIZE:])
+    for position, byte in changes:
+        body[position % len(body)] = byte
+    data = bytes(assemble(read_header(whole), bytes(body)))
+    try:
+        expected = list(records_of(data))
+    except (InvalidRecord, TooLarge):
+        with pytest.raises(InvalidRecord):
+            rows_of(data)
+        return
+    assert [as_record(row) for row in rows_of(data)] == expected
+
+
+def test_rows_are_read_without_pandas() -> None:
+    """It would be about 0.2 s of the start of each worker, and pyarrow loads it without being asked."""
+    plain = """
+import sys
+from tests.spark.test_decoding import batch_of, open_batches, decode, Columns, SCHEMA, padded
+loaded = "pandas" in sys.modules
+opened = open_batches(padded(batch_of([(0, 0, b"k", b"v", ()), (0, 0, None, b"w", ())], 0)), 0, 9)
+assert Columns(SCHEMA, "t", 3).batch(opened.data, decode(opened)).num_rows == 2
+assert loaded == ("pandas" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", plain], check=True)
+
+
+def test_a_constant_column_is_as_long_as_it_should_be_however_long_it_was() -> None:
+    for count in (3, 1, 0, 70_000, 300_000, 5):
+        for kind, value in ((pa.string(), "täglich"), (pa.string(), ""), (pa.int32(), 7), (pa.string(), None)):
+            column = constant(kind, value, count)
+            column.validate(full=True)
+            assert len(column) == count
+            assert not count or set(column.to_pylist()) == {value}
 
 
 @settings(max_examples=150)

@@ -180,6 +180,23 @@ def test_a_long_value_and_many_rows_are_encoded_as_well() -> None:
     assert all(batches.check_batch(batch).record_count <= 65536 for batch in made)
 
 
+@pytest.mark.parametrize("count", [1, 64, 65, 8192, 8193, 70_000])
+@pytest.mark.parametrize(("key_size", "value_size"), [(None, 100), (8, 0), (0, 60), (200, 9000 // 70)])
+def test_rows_of_one_size_become_the_records_that_they_are(count: int, key_size: int | None, value_size: int) -> None:
+    keys = [None if key_size is None else (b"%d" % n).rjust(key_size, b"k")[:key_size] for n in range(count)]
+    values = [(b"%d" % n).rjust(value_size, b"v")[:value_size] for n in range(count)]
+    rows = rows_of(value=[b"another", *values]) if key_size is None else rows_of(key=[b"", *keys], value=[b"", *values])
+    made = list(build_batches(rows.slice(1, count), 1_000, 10**9))
+    assert [batches.check_batch(batch).record_count for batch in made] == [min(count, 65536), count - 65536][
+        : 1 + (count > 65536)
+    ]
+    for number, batch in enumerate(made):
+        some = slice(number * 65536, (number + 1) * 65536)
+        one = batches.build([(key, value, ()) for key, value in zip(keys[some], values[some], strict=True)], 1_000)
+        assert batches.check_batch(batch) == batches.check_batch(one)
+        assert batch == one
+
+
 def test_headers_and_fields_become_headers_and_a_column_wins_over_a_header_of_its_name() -> None:
     rows = rows_of(
         value=[b"a", None],

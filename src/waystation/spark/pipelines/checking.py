@@ -1,6 +1,6 @@
 """Everything that can be known to be wrong with a pipeline before it runs: each mistake with its line.
 
-First what the file itself tells (`reading.py`), then the broker is asked for the topics and queues, then Spark analyses
+First what the file itself tells (`file/`), then the broker is asked for the topics and queues, then Spark analyses
 every step over empty tables that have the columns of the real ones, and every sink with its mode. No row is read or
 written, no checkpoint is touched. Used by `waystation pipeline check`.
 """

@@ -1,8 +1,10 @@
 """Arrow columns from decoded records: what Spark is given.
 
 `Columns` knows the schema that Spark expects, topic and partition, and makes one `RecordBatch` from one `Fields`. No
-record is touched in Python: key and value are taken out of the buffer by Arrow itself. What most topics do not have
-(headers, and with them id, priority and content type) costs a constant column.
+record is touched in Python: key and value are taken out of the buffer by Arrow itself. What is the same in all rows
+(the topic, the partition, and where there are no headers what comes from them) is made once and used again.
+
+Arrays are made of buffers here: `pa.array` and `pa.scalar` would load pandas, about 0.2 s of each worker's start.
 
 Invariant: the batch has exactly the columns and types of the schema, in its order. Pure; for the readers.
 """
@@ -10,6 +12,7 @@ Invariant: the batch has exactly the columns and types of the schema, in its ord
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,9 @@ from waystation.spark.reading.decoding import PADDING, Fields, Ints, read_varint
 NO_TIMESTAMP = -1
 _LARGEST_MS = (2**63 - 1) // 1000
 _LONGEST_ID = 255
+_KEPT = 32
+_KEPT_BYTES = 1024 * 1024
+"""How many constant columns are kept, and how large the largest may be."""
 
 Values = Callable[[pa.Array, pa.DataType], pa.Array]
 
@@ -33,8 +39,8 @@ class Columns:
 
     def __init__(self, schema: pa.Schema, topic: str, partition: int) -> None:
         self.schema = schema
-        self._topic = pa.scalar(topic, pa.string())
-        self._partition = pa.scalar(partition, pa.int32())
+        self._topic = topic
+        self._partition = partition
 
     def batch(self, data: bytes | bytearray, fields: Fields) -> pa.RecordBatch:
         """All columns of these records; `data` is the buffer that the fields were read from."""
@@ -55,26 +61,54 @@ class Columns:
             case "value":
                 return slices(buffer, fields.value_start, fields.value_size)
             case "topic":
-                return pa.repeat(self._topic, count)
+                return constant(field.type, self._topic, count)
             case "partition":
-                return pa.repeat(self._partition, count)
+                return constant(field.type, self._partition, count)
             case "offset":
-                return pa.array(fields.offset)
+                return numbers(field.type, fields.offset)
             case "timestamp":
                 return timestamps(fields.timestamp, field.type)
             case "timestampType":
-                return pa.array(fields.timestamp_type)
+                return numbers(field.type, fields.timestamp_type)
             case "headers":
-                return pa.nulls(count, field.type) if headers is None else headers.column(field.type)
+                return constant(field.type, None, count) if headers is None else headers.column(field.type)
             case "id":
-                return pa.nulls(count, field.type) if headers is None else headers.text("x-message-id", _LONGEST_ID)
-            case "contentType":
-                return pa.nulls(count, field.type) if headers is None else headers.text("x-content-type")
-            case "priority":
                 if headers is None:
-                    return pa.repeat(pa.scalar(0, pa.int32()), count)
-                return headers.priority()
+                    return constant(field.type, None, count)
+                return headers.text("x-message-id", _LONGEST_ID)
+            case "contentType":
+                return constant(field.type, None, count) if headers is None else headers.text("x-content-type")
+            case "priority":
+                return constant(field.type, 0, count) if headers is None else headers.priority()
         raise InvalidRecord(f"the source has no column {field.name!r}")  # the schema is checked before anything is read
+
+
+def constant(kind: pa.DataType, value: str | int | None, count: int) -> pa.Array:
+    """A column that says the same in all rows: text, a number of 32 bits, or nothing."""
+    room = 1 << max(0, count - 1).bit_length()
+    row_bytes = 4 + (len(value.encode()) if isinstance(value, str) else 0)
+    if room * row_bytes > _KEPT_BYTES:
+        return _constant(kind, value, count)
+    return _kept_constant(kind, value, room).slice(0, count)
+
+
+def _constant(kind: pa.DataType, value: str | int | None, count: int) -> pa.Array:
+    if value is None:
+        return pa.nulls(count, kind)
+    if isinstance(value, int):
+        return numbers(kind, np.full(count, value, np.int32))
+    text = value.encode()
+    bounds = np.arange(0, (count + 1) * len(text), len(text), dtype=np.int32) if text else np.zeros(count + 1, np.int32)
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(bounds), pa.py_buffer(text * count)])
+
+
+_kept_constant = lru_cache(_KEPT)(_constant)
+
+
+def numbers(kind: pa.DataType, values: npt.NDArray[Any], missing: npt.NDArray[np.bool_] | None = None) -> pa.Array:
+    """The values as they are, without a copy; null where they are missing."""
+    valid = None if missing is None else pa.py_buffer(np.packbits(~missing, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def slices(buffer: pa.Buffer, starts: Ints, sizes: Ints) -> pa.Array:
@@ -92,16 +126,15 @@ def slices(buffer: pa.Buffer, starts: Ints, sizes: Ints) -> pa.Array:
     bounds[1::2] = starts + np.maximum(sizes, 0)
     both = pa.Array.from_buffers(pa.binary(), count * 2 - 1, [None, pa.py_buffer(bounds), buffer])
     wanted = np.arange(0, count * 2, 2, dtype=np.int32)
-    indices = pa.array(wanted, mask=missing) if missing.any() else pa.array(wanted)
-    return pc.take(both, indices, boundscheck=False)
+    return pc.take(both, numbers(pa.int32(), wanted, missing if missing.any() else None), boundscheck=False)
 
 
 def timestamps(milliseconds: Ints, kind: pa.DataType) -> pa.Array:
     """Null where a record has no time, or one that Spark has no room for."""
     unknown = (milliseconds == NO_TIMESTAMP) | (milliseconds > _LARGEST_MS) | (milliseconds < -_LARGEST_MS)
     if unknown.any():
-        return pa.array(np.where(unknown, 0, milliseconds) * 1000, mask=unknown).view(kind)
-    return pa.array(milliseconds * 1000).view(kind)
+        return numbers(kind, np.where(unknown, 0, milliseconds) * 1000, unknown)
+    return numbers(kind, milliseconds * 1000)
 
 
 class Headers:

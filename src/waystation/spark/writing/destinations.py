@@ -3,7 +3,7 @@
 The sink refuses a batch with a row that names no destination, two, or one that does not exist. Where such rows have a
 dead letter, they are found before the sink: each destination is looked up once a task, topics are created where the
 broker does that for every publisher, and a row without one goes to the dead letter, with headers that say why. Runs in
-a task; for `pipelines/sinks.py`.
+a task; for `pipelines/output/sinks.py`.
 """
 
 from __future__ import annotations

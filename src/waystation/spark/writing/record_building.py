@@ -1,8 +1,9 @@
 """Columns of rows as Kafka record batches: the hot path of the sink.
 
 Rows are encoded by Arrow itself, column by column: a record is the concatenation of a few pieces (lengths as varints,
-key, value, headers), and Arrow puts binary columns together in C. Measured: 150 ns for a row of 100 bytes and a key,
-against 1.5 µs for `batches.encode_records`. Headers alone are put together row by row, where a row has some.
+key, value, headers), and Arrow puts binary columns together in C; where keys and values have one length each, numpy
+does, in a third of the time. Measured: 150 ns for a row of 100 bytes and a key, against 1.5 µs for
+`batches.encode_records`. Headers alone are put together row by row, where a row has some.
 
 Offsets in a batch count from 0, sizes stay below a limit (one row that is larger alone is a batch alone). Pure; for
 this package.
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.errors import Invalid
-from waystation.log.batches.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, Header, assemble, write_varint
+from waystation.log.batches.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, Header, assemble, write_header, write_varint
 from waystation.message import Message, check_message
 from waystation.spark.writing.sink_columns import OF_MESSAGES, Rows
 from waystation.topics.records.crossing import TAKEN_AT, HeaderPair, headers_of, message_of
@@ -31,6 +32,8 @@ BATCH_BYTES = 512 * 1024
 _ROW_BYTES = 24
 """The most that a record has besides its key, value and headers."""
 _TABLE_SIZE = 1 << 16
+_OFFSETS_END = (1 << 6, 1 << 13, _TABLE_SIZE)
+"""Where offsets in a batch begin to have one byte more; the last is where a batch ends."""
 _NO_ATTRIBUTES = b"\0"
 _NO_HEADERS = b"\0"
 
@@ -43,6 +46,7 @@ def _varint(number: int) -> bytes:
 
 
 Numbers = npt.NDArray[np.integer[Any]]
+Letters = npt.NDArray[np.uint8]
 
 
 def _varint_table() -> pa.Array:
@@ -107,6 +111,11 @@ def _batch(rows: Rows, headers: pa.Array | None, now_ms: int) -> bytearray:
         if base_ms < 0:
             raise Invalid("column 'timestamp': a row has a time before 1970, which a topic cannot keep")
         at = _numbers(times.to_numpy() - base_ms)
+    header = Header(0, 0, -1, MAGIC, 0, 0, count - 1, base_ms, highest_ms, NO_PRODUCER, -1, -1, count)
+    if headers is None and isinstance(at, bytes):
+        alike = _alike_batch(header, at, rows.column("key"), rows.column("value"))
+        if alike is not None:
+            return alike
     pieces: list[Piece] = [_NO_ATTRIBUTES, at, np.arange(count)]
     pieces += _field(rows.column("key"))
     pieces += _field(rows.column("value"))
@@ -114,8 +123,89 @@ def _batch(rows: Rows, headers: pa.Array | None, now_ms: int) -> bytearray:
     lengths: Numbers = np.zeros(count, np.int64)
     for piece in pieces:
         lengths += len(piece) if isinstance(piece, bytes) else _lengths(piece)
-    header = Header(0, 0, -1, MAGIC, 0, 0, count - 1, base_ms, highest_ms, NO_PRODUCER, -1, -1, count)
     return assemble(header, _joined([_numbers(lengths), *pieces], count))  # type: ignore[arg-type]
+
+
+# -- records of one size -----------------------------------------------------------------------------------------------
+
+
+def _alike_batch(header: Header, at: bytes, keys: pa.Array | None, values: pa.Array | None) -> bytearray | None:
+    """A batch whose keys are all of one length, and its values too; None if they are not.
+
+    Its records differ in length by that of their offsets alone, which have one byte up to 63 and two up to 8191: in
+    each of these stretches every field has its place in every so many bytes. Measured: 30 ns a row with a key and 100
+    bytes; 125 by pieces.
+    """
+    key, value = _Fixed.of(keys), _Fixed.of(values)
+    if key is None or value is None:
+        return None
+    stretches, size, first = [], HEADER_SIZE, 0
+    for offset_size, end in enumerate(_OFFSETS_END, 1):
+        last = min(header.record_count, end)
+        if last <= first:
+            break
+        before, behind = _NO_ATTRIBUTES + at, bytes(offset_size) + key.blank + value.blank + _NO_HEADERS
+        before = _varint(len(before) + len(behind)) + before
+        stretches.append((first, last, offset_size, len(before), before + behind))
+        size += (last - first) * len(before + behind)
+        first = last
+    batch, position = bytearray(size), HEADER_SIZE
+    for first, last, offset_size, place, blank in stretches:
+        records, step = last - first, len(blank)
+        _put(batch, position, step, records, np.frombuffer(blank, np.uint8).reshape(1, step))
+        _put(batch, position + place, step, records, _offset_letters(offset_size)[:records])
+        place += offset_size
+        for field in (key, value):
+            place += len(field.blank)
+            _put(batch, position + place - field.size, step, records, field.letters[first:last])
+        position += records * step
+    write_header(batch, header)
+    return batch
+
+
+def _put(batch: bytearray, position: int, step: int, count: int, letters: Letters) -> None:
+    """The first row's bytes there, the next one's so many bytes behind it, and so on; or one row's every time."""
+    size = letters.shape[1]
+    if size:
+        kind = np.dtype(f"V{size}")  # a row as one value of numpy's: a third of the time of a matrix
+        np.ndarray((count,), kind, batch, position, (step,))[:] = letters.reshape(-1).view(kind)
+
+
+@lru_cache(len(_OFFSETS_END))
+def _offset_letters(size: int) -> Letters:
+    """The varints of all offsets that have so many bytes, a row each."""
+    numbers = np.arange((0, *_OFFSETS_END)[size - 1], _OFFSETS_END[size - 1])
+    places = np.arange(size)
+    more = np.where(places < size - 1, 0x80, 0)
+    letters: Letters = ((numbers[:, None] << 1) >> 7 * places & 0x7F | more).astype(np.uint8)
+    return letters
+
+
+class _Fixed(NamedTuple):
+    """A key or a value of one length in all rows, or of none."""
+
+    blank: bytes
+    """The length as it is written, and room for the bytes."""
+    size: int
+    letters: Letters
+    """A row's bytes are a row."""
+
+    @staticmethod
+    def of(column: pa.Array | None) -> _Fixed | None:
+        if column is None:
+            return _Fixed(_varint(-1), 0, np.empty((_TABLE_SIZE, 0), np.uint8))
+        if column.null_count:
+            return None
+        bounds = _bounds(column)
+        size = int(bounds[1] - bounds[0])
+        if (np.diff(bounds) != size).any():
+            return None
+        data = column.buffers()[2]
+        flat = np.frombuffer(b"" if data is None else data, np.uint8)[bounds[0] : bounds[-1]]
+        return _Fixed(_varint(size) + bytes(size), size, flat.reshape(len(column), size))
+
+
+# -- records of any size -----------------------------------------------------------------------------------------------
 
 
 def _field(column: pa.Array | None) -> list[Piece]:

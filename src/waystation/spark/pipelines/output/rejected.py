@@ -2,7 +2,7 @@
 
 A dead letter has what the row had of a message: its key, its value and its headers, and headers that say why it is here
 and where it was. It keeps neither its time, by which retention would delete it early, nor a delay or a time to live.
-Used by `frames.py` and `expectations.py`.
+Used by frames and expectations (`transform/`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The topic of pipelines, read and written from outside: what runs, how it is doing, and the wish that it stop.
 
-Used by the command line; `../progress.py` is the other side. Imports no Spark.
+Used by the command line; `spark/progress.py` is the other side. Imports no Spark.
 """
 
 from __future__ import annotations
