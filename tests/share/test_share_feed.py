@@ -815,6 +815,23 @@ def test_a_log_that_lost_its_tail_uses_its_offsets_for_other_records(tmp_path: P
     run(story())
 
 
+def test_a_leader_that_was_deposed_and_does_not_know_it_takes_no_acknowledgement_back(tmp_path: Path) -> None:
+    """Its log is shorter than that of the leader after it, which has told this coordinator what there is."""
+
+    async def story() -> None:
+        async with small_broker(tmp_path) as broker:
+            topic = await broker.topics.create("t", 1)
+            send(broker, "t", *numbered(3))
+            group = broker.shared.make("g")
+            later = topic.partition(0).epoch + 1
+            group.remembered[topic.id, 0] = Saved(0, 1, [(0, 1, 2), (1, 5, DONE)], later)
+            one = group.partition(topic.partition(0))
+            one.fill(10, 1 << 20)
+            assert one.core.saved() == Saved(0, 1, [(0, 1, 2), (1, 5, DONE)], later)
+
+    run(story())
+
+
 def test_a_window_that_is_full_in_the_middle_of_a_batch_loses_nothing(tmp_path: Path) -> None:
     """After a crash, what is done in a batch takes no room in the window: the rest of the batch must not be taken for
     a gap in the log."""

@@ -1,6 +1,6 @@
 """One share group at work: its members, its partitions, the feeds that it pushes to.
 
-Kafka's share consumers fetch from the group's partitions (`protocols/kafka/share_fetch.py`); members of our own
+Kafka's share consumers fetch from the group's partitions (`protocols/kafka/share/share_fetch.py`); members of our own
 protocols are feeds, and the group sends them records as their credit allows: whoever waits longest first, and what
 there is divided among those who wait. Nobody polls: appends, acknowledgements, credit and time wake the group.
 
@@ -162,8 +162,9 @@ class SharedGroup:
             new = saved is None
             if saved is None:
                 saved = saved_at((start or self.reset)(partition))
+            leads = partition.leads and partition.epoch >= saved.log_epoch  # it may be deposed, and not know it
             core = SharePartition(
-                fitted(saved, partition.end_offset) if partition.leads else saved,
+                fitted(saved, partition.end_offset) if leads else saved,
                 max_deliveries=self.settings.max_deliveries,
                 keeps_dead=self.keeps_dead,
                 keeps_expired=self.keeps_expired,

@@ -19,7 +19,7 @@ from waystation.cluster.links.link import Links
 from waystation.cluster.links.peer import Refused, ShareAsk, ShareTold
 from waystation.cluster.links.peer_errors import error_of
 from waystation.cluster.view import ClusterView
-from waystation.errors import Unavailable, WaystationError
+from waystation.errors import NotLeader, Unavailable, WaystationError
 from waystation.groups.machines.calls import OffsetResult, TopicPartition
 from waystation.groups.machines.errors import NotCoordinator
 from waystation.log.batches import batch as batches
@@ -182,7 +182,14 @@ class OtherShareGroup:
         given: Given = {}
         starts: dict[TopicPartition, int] = {}
         for _ in range(ROUNDS):
+            for one in partitions:
+                if not one.leads:  # any more: its log says nothing of the leader's, whose epoch it knows
+                    given.setdefault(
+                        key_of(one), GivenRecords([], b"", NotLeader(f"{one.topic.name}-{one.index}: deposed"))
+                    )
             offered = [_offered(one, session.ends, starts, count) for one in partitions if key_of(one) not in given]
+            if not offered:
+                break
             told = await self._ask("acquire", Acquire(member, count, size, whole, tuple(offered)), Acquired)
             self.lock_ms = told.lock_ms
             again = False
@@ -287,6 +294,7 @@ def _offered(
         partition.stable_offset,
         tuple(seen),
         starts.get(key),
+        partition.epoch,
     )
 
 

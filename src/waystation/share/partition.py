@@ -1,4 +1,4 @@
-"""One partition of a topic as one share group consumes it: the core (`groups.share_partition`) with a log to read from,
+"""One partition of a topic as one share group consumes it: the core (`machines/delivery.py`) with a log to read from,
 a journal to write to, a clock, and those who wait for records.
 
 Records are admitted as they are wanted, so a group that nobody fetches for costs nothing. Batches stay as they are on
@@ -302,8 +302,8 @@ class SharedPartition:
         partition = self.partition
         if not partition.here:
             return  # its leader tells what there is (`take_in`)
-        if partition.leads and partition.end_offset < self.core.end:
-            self._refit(partition.end_offset)
+        if partition.leads and partition.epoch >= self.core.log_epoch:  # else it is deposed, and does not know it
+            self._read_by(partition.epoch, partition.end_offset)
         core = self.core
         changed = core.log_begins_at(partition.start_offset)
         limit = self._limit()
@@ -321,9 +321,13 @@ class SharedPartition:
         self._filled(changed=changed)
 
     def take_in(self, offered: Offered, wanted: int) -> None:
-        """As `fill`, from what the partition's leader says that its log has: this broker is another one."""
-        if offered.log_end < self.core.end:
-            self._refit(offered.log_end)
+        """As `fill`, from what the partition's leader says that its log has: this broker is another one.
+
+        What it says may be late, and older than what was heard since. Within one leader epoch a log only grows, and the
+        next leader has all that could be read before: so a log has lost its tail only if a later epoch says so.
+        """
+        if offered.epoch > self.core.log_epoch:
+            self._read_by(offered.epoch, offered.log_end)
         core = self.core
         changed = core.log_begins_at(offered.log_start)
         limit = offered.stable if self.group.committed_only else offered.visible
@@ -344,7 +348,15 @@ class SharedPartition:
             self._note(deaths, None)
         self.window.prune(core.start)
 
+    def _read_by(self, epoch: int, end: int) -> None:
+        """The leader of this epoch has a log that ends there."""
+        lost = end < self.core.known_end
+        self.core.log_epoch = epoch
+        if lost:
+            self._refit(end)
+
     def _admit(self, header: Header) -> bool:
+        self.core.log_epoch = max(self.core.log_epoch, header.leader_epoch)
         empty = header.control or header.record_count == 0 or self._aborted(header)
         return self._admit_batch(Batch(header.base_offset, header.last_offset, header.size), empty=empty)
 

@@ -46,6 +46,8 @@ class Offered(msgspec.Struct, frozen=True, array_like=True):
     batches: tuple[SeenBatch, ...] = ()
     start: int | None = None
     """Where the group begins, if it has no position: as `Taken.reset` asked for."""
+    epoch: int = -1
+    """The leader epoch. -1: a node of an earlier version does not say."""
 
 
 class Acquire(msgspec.Struct, frozen=True, array_like=True):

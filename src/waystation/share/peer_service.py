@@ -1,7 +1,7 @@
 """What a coordinator of share groups does for other nodes: for those that clients ask, and those that lead partitions.
 
 They have asked permissions already. A verb of a group that this node does not coordinate is refused (NotCoordinator).
-Called by the link's table (`cluster/peers.py`); on the loop.
+Called by the link's table (`cluster/links/peers.py`); on the loop.
 """
 
 from __future__ import annotations

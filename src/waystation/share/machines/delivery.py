@@ -35,11 +35,13 @@ _NO_LIMITS: Mapping[int, int] = MappingProxyType({})
 
 
 class Saved(msgspec.Struct, array_like=True):
-    """A partition in the log. `marks`: for each run its distance from the one before, its length and its mark."""
+    """A partition in the log. `marks`: for each run its distance from the one before, its length and its mark.
+    `log_epoch`: the newest leader epoch of the topic's log that they are about; -1: nobody has said."""
 
     epoch: int
     start: int
     marks: list[tuple[int, int, int]] = []
+    log_epoch: int = -1
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -72,6 +74,7 @@ class SharePartition:
         self.start = saved.start
         self.end = saved.start
         self.epoch = saved.epoch
+        self.log_epoch = saved.log_epoch
         self.keeps_dead = keeps_dead
         self.keeps_expired = keeps_dead if keeps_expired is None else keeps_expired
         self.ledger = Ledger(max_deliveries=max_deliveries)
@@ -92,6 +95,11 @@ class SharePartition:
         return self.ledger.ready
 
     @property
+    def known_end(self) -> int:
+        """The log had records up to here: they were admitted, or are marked from before a crash."""
+        return max(self.end, self._marked_end)
+
+    @property
     def in_flight(self) -> int:
         """What the window is bounded by: records that are not done, and pieces that the state is in.
 
@@ -110,7 +118,7 @@ class SharePartition:
         for run in self.marks:
             marks.append((run.first - at, run.end - run.first, run.mark))
             at = run.end
-        return Saved(self.epoch, self.start, marks)
+        return Saved(self.epoch, self.start, marks, self.log_epoch)
 
     # -- the window --------------------------------------------------------------------------------------------------
 
@@ -294,9 +302,9 @@ class SharePartition:
         return True
 
 
-def saved_at(start: int, epoch: int = 0) -> Saved:
+def saved_at(start: int, epoch: int = 0, log_epoch: int = -1) -> Saved:
     """A partition that nothing was taken from yet."""
-    return Saved(epoch, start)
+    return Saved(epoch, start, [], log_epoch)
 
 
 def runs_of(marks: Iterable[Mark]) -> list[Run]:
@@ -307,7 +315,7 @@ def fitted(saved: Saved, end: int) -> Saved:
     """A log that lost its tail (it was damaged, and cut) uses those offsets again: what is said of them is of other
     records."""
     if saved.start > end:
-        return saved_at(end, saved.epoch)
+        return saved_at(end, saved.epoch, saved.log_epoch)
     at, marks = saved.start, []
     for gap, count, mark in saved.marks:
         at += gap
@@ -315,4 +323,4 @@ def fitted(saved: Saved, end: int) -> Saved:
             break
         marks.append((gap, min(count, end - at), mark))
         at += count
-    return Saved(saved.epoch, saved.start, marks)
+    return Saved(saved.epoch, saved.start, marks, saved.log_epoch)
