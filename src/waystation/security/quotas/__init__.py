@@ -1,0 +1,1 @@
+"""Client quotas: how fast users, clients, addresses and namespaces may be."""
