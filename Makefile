@@ -26,7 +26,8 @@ SPARK := $(SPARK_VENV)/.spark$(HERE)
 SETUP := scripts/venv scripts/find-python requirements/build.txt pyproject.toml
 
 # ARGS goes to `waystation serve` or `waystation demo`, PYTEST_ARGS to pytest, BENCH_ARGS to the benchmarks, LOCK_ARGS (--upgrade) to the lock,
-# SOAK_MINUTES and SOAK_ARGS (--kill-every, --rate, --seed) to `make soak-real`, SOAK_SEEDS and SOAK_FIRST to `make soak-cluster`.
+# SOAK_MINUTES and SOAK_ARGS (--kill-every, --rate, --seed) to `make soak-real`, SOAK_SEEDS and SOAK_FIRST to
+# `make soak-crash` and `make soak-cluster`.
 ARGS ?=
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
@@ -36,10 +37,11 @@ SOAK_MINUTES ?= 60
 SPARK_VERSIONS ?= 4.0.5 4.1.4 4.2.1
 SOAK_ARGS ?=
 SOAK_SEEDS ?= 20000
+SOAK_LOGINS ?= 100000
 SOAK_FIRST ?= 0
 SOAK_JOBS ?= 2
 
-.PHONY: help run run-demo setup test tools lint format types contracts pytest docs screenshots spark spark-quick spark-versions soak-spark soak soak-cluster soak-real bench bench-spark bench-cluster bench-pages lock clean
+.PHONY: help run run-demo setup test tools lint format types contracts pytest docs screenshots spark spark-quick spark-versions soak-spark soak soak-crash soak-cluster soak-logins soak-real bench bench-spark bench-cluster bench-pages lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -100,8 +102,14 @@ soak-spark: $(SPARK) ## a million rows each way through Spark, with everything k
 soak: $(DEV) ## the long simulations and crash loops
 	$(PY) -m pytest -m soak --timeout=7200 $(PYTEST_ARGS)
 
+soak-crash: $(DEV) ## the crash simulations of one broker, seed after seed (SOAK_SEEDS=20000, SOAK_FIRST=0, SOAK_JOBS=2)
+	$(PY) -W ignore -m tests.simulation.soak --seeds $(SOAK_SEEDS) --first $(SOAK_FIRST) --jobs $(SOAK_JOBS)
+
 soak-cluster: $(DEV) ## a whole cluster in simulation, under every fault (SOAK_SEEDS=20000, SOAK_FIRST=0, SOAK_JOBS=2)
-	$(PY) -m tests.simulation.cluster_soak --seeds $(SOAK_SEEDS) --first $(SOAK_FIRST) --jobs $(SOAK_JOBS)
+	$(PY) -m tests.simulation.soak --kinds cluster --seeds $(SOAK_SEEDS) --first $(SOAK_FIRST) --jobs $(SOAK_JOBS)
+
+soak-logins: $(DEV) ## mutated logins and TLS starts on every listener (SOAK_LOGINS=100000 on each of eight)
+	$(PY) -W ignore -m tests.security.fuzz_logins --count $(SOAK_LOGINS) --first $(SOAK_FIRST)
 
 soak-real: $(DEV) ## an hour of load on every protocol with kill -9 every minute, audited (SOAK_MINUTES=60)
 	mkdir -p build

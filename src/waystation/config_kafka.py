@@ -162,8 +162,6 @@ ONE_REPLICA: tuple[Row, ...] = (
 _SECURITY: tuple[Row, ...] = (
     ("authorizer.class.name", "string", ""),
     ("delegation.token.expiry.check.interval.ms", "int", 3_600_000),
-    ("delegation.token.expiry.time.ms", "int", 86_400_000),
-    ("delegation.token.max.lifetime.ms", "int", 604_800_000),
     (
         "principal.builder.class",
         "string",
@@ -171,8 +169,6 @@ _SECURITY: tuple[Row, ...] = (
     ),
     ("sasl.kerberos.kinit.cmd", "string", "/usr/bin/kinit"),
     ("sasl.kerberos.min.time.before.relogin", "int", 60_000),
-    ("sasl.kerberos.principal.to.local.rules", "list", "DEFAULT"),
-    ("sasl.kerberos.service.name", "string", ""),
     ("sasl.kerberos.ticket.renew.jitter", "float", 0.05),
     ("sasl.kerberos.ticket.renew.window.factor", "float", 0.8),
     ("sasl.login.callback.handler.class", "string", ""),

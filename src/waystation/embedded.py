@@ -233,7 +233,17 @@ def _front(
     clock = broker.world.clock
     enter = broker.admission.gate("kafka").enter
     welcomes = native.by_first_byte
-    return Front(address.host, address.port, broker.settings, clock, enter, kafka.connection, welcomes, encryption)
+    return Front(
+        address.host,
+        address.port,
+        broker.settings,
+        clock,
+        enter,
+        kafka.connection,
+        welcomes,
+        encryption,
+        lambda: broker.authenticator.required,
+    )
 
 
 def _management(broker: Broker) -> Management:

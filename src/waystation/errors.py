@@ -187,6 +187,16 @@ class ResourceAlarm(Unavailable):
     """Publishers have to wait: the disk, the memory or the namespace's share is nearly full. Nothing was stored."""
 
 
+class QuotaExceeded(Unavailable):
+    """Somebody is faster than a quota allows; nothing was changed. `retry_after_s`: when to try again."""
+
+    kafka_code: ClassVar[str | None] = "THROTTLING_QUOTA_EXCEEDED"
+
+    def __init__(self, text: str = "", retry_after_s: float = 1.0) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
 class NotEnoughReplicas(Unavailable):
     """Fewer replicas are in sync than the topic's `min.insync.replicas` asks for. Nothing was stored."""
 
@@ -253,6 +263,10 @@ class NoReassignment(Invalid):
 
 class DataInUse(Conflict):
     """Another broker process has this data folder."""
+
+
+class WrongKey(Conflict):
+    """The master key does not open the data folder, which is encrypted; nothing was touched."""
 
 
 class NewerFormat(Conflict):

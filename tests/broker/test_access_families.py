@@ -19,6 +19,7 @@ import pytest
 
 from tests.broker.kit import broker_on, run, send
 from tests.support.permissions import OpenPermissions, RefusesEverything
+from waystation.admin.views.view_quotas import SetQuotas
 from waystation.broker.access import Access
 from waystation.broker.access.administration.view_rows import ACTIONS, VIEWS, AnyRow
 from waystation.broker.access.administration.views import ViewAccess
@@ -47,6 +48,7 @@ from waystation.message import Message
 from waystation.protocol import RoutingInfo, StagedTransaction, Subscribe
 from waystation.routing.namespaces import Limits
 from waystation.security.permissions import Operation, Permissions, Resource, refusal
+from waystation.security.quotas.entities import QuotaEntity
 from waystation.security.rules import Rule
 from waystation.security.topic_permissions import TopicPermission
 from waystation.security.users import User
@@ -90,6 +92,14 @@ LISTS = {
 ASK_NOBODY = {
     "count": "what was published was asked about",
     "count_batches": "what was published was asked about",
+    "count_delivered": "what was read was asked about",
+    "worked": "about the session itself",
+    "mutate": "about the session itself",
+    "wait_s": "about the session itself",
+    "publish_wait_s": "about the session itself",
+    "consume_wait_s": "about the session itself",
+    "request_wait_s": "about the session itself",
+    "check_publish_quota": "about the session itself",
     "begin_routed": "what is published in it was asked about when it was routed",
     "put_routed": "it was asked about when it was routed",
     "put_same_routed": "it was asked about when it was routed",
@@ -105,6 +115,9 @@ ASK_NOBODY = {
     "shares.end_session": "gives back what is in flight, also when the connection is gone or may nothing any more",
     "subscriptions.count": "part of the answer to a publish, which was asked about",
     "rules.operations": "about the principal itself",
+    "delegation.listing": "those that concern the principal itself; what else it has depends on the rules",
+    "delegation.renew": "who owns a token, or is named as one who may renew it, may",
+    "delegation.expire": "who owns a token, or is named as one who may renew it, may",
     "users.check_connections": "about the principal itself",
     "users.own_limit": "about the principal itself",
     "users.may_everything": "about the principal itself",
@@ -114,6 +127,7 @@ ASK_NOBODY = {
     "views.readiness": "for anybody, without reasons: see below",
 }
 LOOK_FIRST = {
+    "delegation.create": "whether there are tokens, and whether they are for such a principal",
     "admit_default": "what is asked is whether it may write to what there is of this name",
     "append": "the partition is at hand, and names its topic",
     "shares.led": "a topic by its id has to be found for its name",
@@ -197,6 +211,11 @@ class Stage:
             "coordinator_epoch": 0,
             "count": 1,
             "deliver": print,
+            "max_life_ms": 1_000,
+            "owners": None,
+            "period_ms": 1_000,
+            "renewers": [],
+            "secret": b"",
             "epoch": 1,
             "exchange": EXCHANGE,
             "generation_id": -1,
@@ -237,6 +256,9 @@ class Stage:
             "old": [],
             "new": [],
             "operation": "read",
+            "entity": QuotaEntity("alice"),
+            "most_s": 1.0,
+            "seconds": 0.001,
             "password": "secret",
             "resource": "topic",
             "replicas": [1],
@@ -273,6 +295,10 @@ class Stage:
         shop, queue_on_topic = {"name": "shop"}, {"queue": ON_TOPIC}
         self.own: dict[str, dict[str, Any]] = {
             "count": {"messages": 1},
+            "count_delivered": {"messages": 1},
+            "mutate": {"partitions": 1},
+            "client_quotas.check": {"changes": {"producer_byte_rate": 1.0}},
+            "client_quotas.alter": {"changes": {"producer_byte_rate": 1e9}},
             "holds": {"name": QUEUE},
             "put_same": {"queues": [QUEUE]},
             "cluster.alter_settings": {"changes": {"num.partitions": "3"}},
@@ -383,7 +409,12 @@ class Stage:
 
 def with_stage(folder: Path, permissions: Permissions, story: Callable[[Stage], Any]) -> None:
     async def play() -> None:
-        async with broker_on(folder, offsets_topic_num_partitions="1", waystation_queue_shards="1") as broker:
+        async with broker_on(
+            folder,
+            offsets_topic_num_partitions="1",
+            waystation_queue_shards="1",
+            delegation_token_secret_key="secret",
+        ) as broker:
             await broker.topics.create(TOPIC, 2)
             await broker.topics.create(STREAM, 1, {"waystation.stream": "true"})
             send(broker, TOPIC, b"a", b"b")
@@ -403,7 +434,10 @@ def with_stage(folder: Path, permissions: Permissions, story: Callable[[Stage], 
             producer = await broker.transactions.init_producer_id(TX, 60_000)
             await broker.transactions.add_partitions(TX, producer, [(TOPIC, 0)])
             session = broker.shared.begin_session(SHARE, "m")
-            await story(Stage(broker, producer, session, permissions))
+            token = await broker.delegation_tokens.create(ALICE.name, ALICE.name, (), -1)
+            stage = Stage(broker, producer, session, permissions)
+            stage.own |= {f"delegation.{verb}": {"secret": token.secret} for verb in ("renew", "expire")}
+            await story(stage)
 
     run(play())
 
@@ -554,6 +588,8 @@ def least(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """A query with what it must have."""
     required = [field for field in msgspec.structs.fields(kind) if field.required]
     known: dict[str, Any] = {"before_offset": 0, "node": 0, "acls": []}
+    if kind is SetQuotas:
+        known["quotas"] = {}
     return {field.encode_name: known.get(field.name, f"a-{field.name}") for field in required}
 
 

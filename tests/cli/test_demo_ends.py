@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,14 @@ def brokers(folder: Path) -> list[int]:
         if str(folder).encode() in words:
             found.append(int(place.parent.name))
     return found
+
+
+@pytest.fixture(autouse=True)
+def a_terminal_that_hangs_up_is_heard() -> Iterator[None]:
+    """Whoever runs the tests by `nohup` has SIGHUP ignored, and every process that they start inherits that."""
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, inherited)
 
 
 @pytest.mark.parametrize(

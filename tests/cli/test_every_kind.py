@@ -24,6 +24,8 @@ from waystation.catalog.sqlite import SqliteCatalog
 from waystation.cli.completion.tree import spots
 from waystation.cli.main import build_parser
 from waystation.observe.pipeline_state import PipelineState
+from waystation.security.api_keys import ApiKey
+from waystation.security.api_keys import edit_offline as edit_key
 from waystation.security.users import User, edit_offline
 from waystation.spark.pipelines.status.reporter import Reporter
 from waystation.world.random import SystemRandom
@@ -36,12 +38,16 @@ OTHER_WORDS = {
     ("context", "describe"): "show",
     ("context", "delete"): "remove",
     ("users", "delete"): "remove",
+    ("keys", "delete"): "remove",
     ("acls", "delete"): "remove",
+    ("quotas", "delete"): "remove",
 }
 """Verbs that people know by another word."""
 
 WITHOUT = {
     ("acls", "describe"): "a rule has no name, and `acls list` shows all of it",
+    ("quotas", "describe"): "`quotas list` shows all of them",
+    ("keys", "describe"): "`keys list` shows all that may be shown of one",
     ("users", "describe"): "`users list` shows all that may be shown of one",
     ("lost", "describe"): "it is a folder, and `lost list` shows all that is known of it",
 }
@@ -129,11 +135,24 @@ def user(quick: QuickCli, name: str, folder: Path) -> Thing:
     return Thing(f"users list --data {folder}", name, "", f"users remove {name} --data {folder}")
 
 
+def api_key(quick: QuickCli, name: str, folder: Path) -> Thing:
+    folder.mkdir(parents=True)
+    catalog = SqliteCatalog(str(folder), SystemRandom())
+    edit_key(catalog, "0123456789", ApiKey(name, "0" * 64))
+    catalog.close()
+    return Thing(f"keys list --data {folder}", "wsk_0123456789", "", f"keys remove wsk_0123456789 --data {folder}")
+
+
 def rule(quick: QuickCli, name: str, folder: Path) -> Thing:
     folder.mkdir(parents=True)
     selected = f"--data {folder} --user alice --topic {name}"
     quick(*f"acls add {selected} --allow read".split())
     return Thing(f"acls list --data {folder}", name, "", f"acls remove {selected} --yes")
+
+
+def quota(quick: QuickCli, name: str, folder: Path) -> Thing:
+    quick(*f"quotas set --user {name} producer_byte_rate=1G".split())
+    return Thing("quotas list", name, "", f"quotas remove --user {name}")
 
 
 def connection(quick: QuickCli, name: str, folder: Path) -> Thing:
@@ -245,6 +264,7 @@ def context(quick: QuickCli, name: str, folder: Path) -> Thing:
 
 KINDS: dict[str, list[Make]] = {
     "acls": [rule],
+    "quotas": [quota],
     "topics": [topic],
     "queues": [queue],
     "exchanges": [exchange, binding],
@@ -258,6 +278,7 @@ KINDS: dict[str, list[Make]] = {
     "lost": [lost],
     "context": [context],
     "users": [user],
+    "keys": [api_key],
 }
 
 

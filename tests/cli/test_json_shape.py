@@ -41,6 +41,11 @@ NOT_RUN = {
         f"users {verb}": "it needs a password on standard input, or closes the broker; tests/security runs it"
         for verb in ("add", "passwd", "remove")
     },
+    **{
+        f"keys {verb}": "it needs a user; tests/security/test_api_keys.py reads its one object"
+        for verb in ("add", "remove")
+    },
+    "encryption key": "it has no --json; it prints a key",
     "pipeline reset": "it needs the checkpoint of a run on Spark",
     **{
         f"pipeline ready {name}": "it needs Spark, and prints what `pipeline run` does"
@@ -222,9 +227,13 @@ STORY: list[tuple[str, int] | Callable[[World], None]] = [
     ("doctor --no-disk-test --data {dir}/fresh --config {dir}/quiet.toml", 1),
     ("tls create --out {dir}/certificates", 1),
     ("users list --data {dir}/users", 0),
+    ("keys list --data {dir}/users", 0),
     ("acls add --data {dir}/users --user alice --allow read --topic orders", 1),
     ("acls list --data {dir}/users", 1),
     ("acls remove --data {dir}/users --user alice --topic orders --yes", 1),
+    ("quotas set --user alice producer_byte_rate=1G", 1),
+    ("quotas list --user alice", 1),
+    ("quotas remove --user alice", 1),
     ("completion", 20),
     ("completion --names queues --server {server}", 1),
     World.lose,
@@ -233,6 +242,10 @@ STORY: list[tuple[str, int] | Callable[[World], None]] = [
     ("lost delete {data} {two} --yes", 1),
     ("log dump {segment}", 1),
     ("log skip-corrupt {whole} one 0 --dry-run", 1),
+    ("encryption apply --data {whole} --key file:{dir}/master.key", 1),
+    ("encryption status --data {whole}", 1),
+    ("encryption rotate --data {whole} --key file:{dir}/master.key", 1),
+    ("encryption retire --data {whole} --key file:{dir}/master.key", 1),
 ]
 
 FIND_MISTAKES = ("config check", "pipeline check")
@@ -246,6 +259,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         words = {"t": unique("t"), "q": unique("q"), "x": unique("x"), "g": unique("g")}
         names = {**words, "dir": str(tmp_path), "server": server.bootstrap}
         (tmp_path / "quiet.toml").write_text('kafka = "127.0.0.1:0"\namqp = "off"\nhttp = "off"\n')
+        (tmp_path / "master.key").write_text("0123456789abcdef" * 4)
         made = World(server, tmp_path, QuickCli(server.bootstrap), mq, names)
         try:
             yield made

@@ -20,6 +20,7 @@ def test_a_namespace_is_made_changed_and_deleted_with_what_is_in_it(quick: Quick
     assert (described["description"], described["queues"], described["connections"]) == ("one of many", 1, 0)
     assert "1.0 MiB" in quick("namespaces", "describe", name).text
     altered = quick("namespaces", "alter", name, "--max-connections", "7", "--unset", "max-queues", "--json").json
+    assert (altered["max_topics"], altered["max_partitions"]) == (None, None)
     assert (altered["max_queues"], altered["max_bytes"], altered["max_connections"]) == (None, 1 << 20, 7)
     assert "nothing to change" in quick("namespaces", "alter", name, code=1).err
     assert f"did you mean '{name}'" in quick("namespaces", "describe", f"x{name}", code=1).err

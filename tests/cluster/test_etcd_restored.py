@@ -35,6 +35,13 @@ def test_a_partition_that_is_ahead_of_etcd_is_led_again_when_an_operator_says_so
         for node in cluster.nodes.values():
             node.wait_ready()
             wait_for(lambda node=node: "partition.store_went_back" in node.log(), "it is told")  # type: ignore[misc]
+        for asked in cluster.nodes:
+            told = cluster.status(asked)
+            (shown,) = [one for one in told["partitions"] if one["topic"] == topic]
+            assert shown["leader"] is None
+            assert shown["log_end"] == 101
+            assert told["offline"] >= 1
+            assert topic in cluster.run("cluster", "status", "--which", "offline", asked=asked, code=1)
         chosen = order[1]
         cluster.run("cluster", "elect", topic, "--partition", "0", "--unclean", "--yes", asked=chosen)
         cluster.wait_in_sync(topic)

@@ -191,3 +191,20 @@ def test_the_brokers_own_topics_get_replicas_on_nodes_that_join(tmp_path: Path) 
             await cluster.in_sync("__queues", {1, 2, 3}, 2)
 
     run(main())
+
+
+def test_what_nobody_waits_for_is_seen_by_readers_all_the_same(tmp_path: Path) -> None:
+    """As with `acks=1`: it is on the disk of every replica soon, though no producer asks for it."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("quiet", 1)
+            await cluster.in_sync("quiet", {1, 2, 3})
+            leader = await cluster.leader("quiet")
+            for count in (1, 2):
+                cluster.brokers[leader].messages.publish("quiet", [Message(b"x")], 0, promised=False)
+                for node in (1, 2, 3):
+                    partition = cluster.partition(node, "quiet")
+                    await until(lambda partition=partition, count=count: partition.visible_offset == count, 5.0)  # type: ignore[misc]
+
+    run(main())

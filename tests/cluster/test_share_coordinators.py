@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.broker.kit import run
@@ -11,12 +12,13 @@ from tests.cluster.in_process import Cluster, cluster_of, until
 from tests.cluster.test_replication import publish
 from tests.support.names import unique
 from waystation.cluster.placing import WantedReplicas
+from waystation.errors import NotLeader
 from waystation.groups.machines.errors import NonEmptyGroup, UnknownGroup
 from waystation.share.machines.calls import ShareBeat
 from waystation.share.machines.errors import InvalidShareRequest
 from waystation.share.machines.sessions import ShareSession
-from waystation.share.other_coordinators import OtherShareGroup
-from waystation.share.peer_calls import RENEW_LOCKS, Settling
+from waystation.share.other_coordinators import OtherShareGroup, _offered
+from waystation.share.peer_calls import RENEW_LOCKS, Acquire, Acquired, Offered, Settling
 from waystation.topics.partitions.partition import Partition
 from waystation.topics.topics import SHARE_TOPIC
 
@@ -49,6 +51,23 @@ class Stage:
         found = given.get((self.partition.topic.id, 0))
         assert found is None or found.error is None
         return [] if found is None else [(grant.first, grant.count) for grant in found.grants]
+
+    def offer(self) -> Offered:
+        """What the leader tells the coordinator now."""
+        return _offered(self.partition, {}, {}, 100)
+
+    async def take_by(self, offer: Offered) -> list[tuple[int, int]]:
+        """The offer arrives now."""
+        told = await self.group._ask("acquire", Acquire(MEMBER, 100, 1 << 20, False, (offer,)), Acquired)
+        return [(grant.first, grant.count) for grant in told.taken[0].grants]
+
+    def coordinate_anew(self) -> None:
+        """The coordinator knows what its log says."""
+        shared = self.cluster.brokers[self.group.home].shared
+        for index in range(3):
+            partition = self.cluster.partition(self.group.home, SHARE_TOPIC, index)
+            shared.drop(index)
+            shared.lead(partition)
 
     async def settle(self, verdict: str, *runs: tuple[int, int]) -> int:
         """How many of these it does not hold."""
@@ -106,6 +125,65 @@ def test_records_are_taken_settled_and_counted_by_what_the_leader_offers(tmp_pat
             assert await stage.take(100) == [(2, 1), (4, 4)]
             assert await stage.settle("ack", (2, 1), (4, 4)) == 0
             assert await stage.start() == 8
+
+    run(main())
+
+
+@pytest.mark.parametrize("since", ["nothing", "a_new_coordinator"])
+def test_an_offer_that_is_late_takes_no_acknowledgement_back(tmp_path: Path, since: str) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as cluster:
+            stage = await on_stage(cluster)
+            await stage.beat(0)
+            await publish(cluster, stage.leader, TOPIC, b"0", b"1")
+            late = stage.offer()
+            await publish(cluster, stage.leader, TOPIC, b"2", b"3", b"4", b"5")
+            assert await stage.take(100) == [(0, 6)]
+            assert await stage.settle("ack", (0, 1), (2, 3)) == 0
+            if since == "a_new_coordinator":
+                stage.coordinate_anew()
+            else:
+                assert await stage.settle("release", (1, 1), (5, 1)) == 0
+            assert await stage.take_by(late) + await stage.take_by(stage.offer()) == [(1, 1), (5, 1)]
+
+    run(main())
+
+
+@pytest.mark.parametrize("since", ["nothing", "a_new_coordinator"])
+def test_a_log_that_a_later_leader_has_without_its_tail_gives_its_offsets_to_other_records(
+    tmp_path: Path, since: str
+) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as cluster:
+            stage = await on_stage(cluster)
+            await stage.beat(0)
+            await publish(cluster, stage.leader, TOPIC, b"0", b"1")
+            short = stage.offer()
+            await publish(cluster, stage.leader, TOPIC, b"2", b"3", b"4", b"5")
+            assert await stage.take(100) == [(0, 6)]
+            assert await stage.settle("ack", (0, 1), (2, 4)) == 0
+            if since == "a_new_coordinator":
+                stage.coordinate_anew()
+            later = msgspec.structs.replace(short, epoch=short.epoch + 1)
+            assert await stage.take_by(later) == [(1, 1)]
+            again = msgspec.structs.replace(stage.offer(), epoch=later.epoch)
+            assert await stage.take_by(again) == [(2, 4)]
+
+    run(main())
+
+
+def test_a_node_that_leads_no_more_says_nothing_of_the_log(tmp_path: Path) -> None:
+    """It knows the new epoch, and has not got the new leader's log."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as cluster:
+            stage = await on_stage(cluster)
+            await stage.beat(0)
+            await publish(cluster, stage.leader, TOPIC, b"0", b"1")
+            partition = cluster.partition(stage.leader, TOPIC)
+            partition.follow(partition.epoch + 1)
+            given = await stage.group.acquire(stage.session, [partition], MEMBER, 10, 1 << 20, whole=False)
+            assert isinstance(given[partition.topic.id, 0].error, NotLeader)
 
     run(main())
 

@@ -5,30 +5,43 @@ was there. With the copying taken out, the audit fails.
 from __future__ import annotations
 
 import errno
+import itertools
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from tests.broker.kit import run
+from tests.cluster import in_process
 from tests.cluster.in_process import Cluster, cluster_of, until
 from waystation.broker.broker import Broker
 from waystation.cluster.links.link import Link
 from waystation.cluster.replication import snapshots
+from waystation.encryption.key_ring import KeyRing
+from waystation.encryption.sealed_file import MAGIC
 from waystation.message import Message
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
+from waystation.queues.shard.shards import Shards
 from waystation.queues.shard.snapshot import SUFFIX
 from waystation.topics.partitions.partition import Partition
 from waystation.topics.topics import QUEUES_TOPIC
-from waystation.world import World
+from waystation.world import SystemRandom, World, real_world
 from waystation.world.disk import OsDisk
 
 pytestmark = pytest.mark.timeout(120)
 
 NAME = "jobs"
 INDEX = crc32c(NAME.encode()) % 3
+
+
+@pytest.fixture(autouse=True)
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As followers that have just started: they have applied nothing, and need the snapshot to lead."""
+    monkeypatch.setattr(Shards, "follow", lambda self, partition: None)
 
 
 async def shard_led(cluster: Cluster, deadline_s: float = 20.0) -> int:
@@ -74,6 +87,24 @@ def test_a_follower_leads_a_shard_whose_log_has_lost_its_beginning(tmp_path: Pat
     assert run(left_after_failover(tmp_path)) == [b"alive 0", b"alive 1", b"alive 2", b"and one more"]
 
 
+def test_nodes_with_keys_of_their_own_copy_snapshots_and_encrypt_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = itertools.count(1)
+
+    def encrypting() -> World:
+        number = next(numbers)
+        return replace(real_world(), keys=KeyRing({number: os.urandom(32)}, number, SystemRandom()))
+
+    monkeypatch.setattr(in_process, "real_world", encrypting)
+    monkeypatch.setattr(snapshots, "PART_BYTES", 100)
+    assert run(left_after_failover(tmp_path)) == [b"alive 0", b"alive 1", b"alive 2", b"and one more"]
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert any(file.suffix == SUFFIX for file in files)
+    assert [file for file in files if b"alive" in file.read_bytes()] == []
+    assert all(file.read_bytes()[:4] == MAGIC for file in files if file.suffix == SUFFIX)
+
+
 def test_the_audit_sees_a_follower_without_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(link: Link, world: World, partition: Partition, epoch: int, *, alone: bool) -> None:
         pass
@@ -94,7 +125,8 @@ class Refuses:
             self._struck.append(name)
             raise OSError(errno.EIO, "Input/output error")
         found = getattr(self._inner, name)
-        return (lambda path: Refuses(found(path), self._verb, self._struck)) if name == "open" else found
+        opened = lambda path, **named: Refuses(found(path, **named), self._verb, self._struck)  # noqa: E731
+        return opened if name == "open" else found
 
 
 @pytest.mark.parametrize(
@@ -104,7 +136,12 @@ class Refuses:
         ("_read", "open"),
         ("_read", "size"),
         ("_read", "read"),
-        ("_keep", "replace_file"),
+        ("_write", "open"),
+        ("_write", "truncate"),
+        ("_write", "write"),
+        ("_keep", "open"),
+        ("_keep", "sync"),
+        ("_keep", "rename"),
         ("_keep", "sync_folder"),
     ],
 )
@@ -117,15 +154,40 @@ def test_a_snapshot_is_copied_though_the_disk_refuses_once(
     assert struck == [verb]
 
 
-@pytest.mark.parametrize("verb", ["list", "remove", "sync_folder"])
+@pytest.mark.parametrize("verb", ["list", "remove"])
 def test_older_snapshots_are_removed_by_the_next_attempt_if_the_disk_refuses(tmp_path: Path, verb: str) -> None:
-    old, new, disk = f"1{SUFFIX}", f"2{SUFFIX}", OsDisk()
+    old, new, disk, folder = f"1{SUFFIX}", f"2{SUFFIX}", OsDisk(), str(tmp_path)
     (tmp_path / old).write_bytes(b"old")
+    snapshots._write(disk, folder, b"new", 0, None)
     with pytest.raises(OSError, match="Input/output"):
-        snapshots._keep(Refuses(disk, verb, []), str(tmp_path), new, b"new", True)
+        snapshots._keep(Refuses(disk, verb, []), folder, new, True)
     assert (tmp_path / new).read_bytes() == b"new"
-    snapshots._keep(disk, str(tmp_path), new, b"new", True)
+    snapshots._write(disk, folder, b"new", 0, None)
+    snapshots._keep(disk, folder, new, True)
     assert [file.name for file in tmp_path.iterdir()] == [new]
+
+
+def test_a_snapshot_is_copied_a_part_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, parts = snapshots._write, []
+
+    def counted(disk: Any, folder: str, data: bytes, *rest: Any) -> int:
+        parts.append(len(data))
+        return original(disk, folder, data, *rest)
+
+    monkeypatch.setattr(snapshots, "PART_BYTES", 50)
+    monkeypatch.setattr(snapshots, "_write", counted)
+    assert run(left_after_failover(tmp_path)) == [b"alive 0", b"alive 1", b"alive 2", b"and one more"]
+    assert len(parts) > 2
+    assert max(parts) == 50
+
+
+def test_what_is_left_of_a_longer_copy_is_not_part_of_the_next_one(tmp_path: Path) -> None:
+    disk, folder = OsDisk(), str(tmp_path)
+    snapshots._write(disk, folder, b"a copy that was given up", 0, None)
+    snapshots._write(disk, folder, b"ab", 0, None)
+    snapshots._write(disk, folder, b"cd", 2, None)
+    snapshots._keep(disk, folder, f"3{SUFFIX}", False)
+    assert (tmp_path / f"3{SUFFIX}").read_bytes() == b"abcd"
 
 
 def test_a_new_replica_gets_the_snapshot_and_leads(tmp_path: Path) -> None:

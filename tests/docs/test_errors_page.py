@@ -12,12 +12,16 @@ SOURCES = ROOT / "src" / "waystation"
 UNUSED = "Not in use."
 
 ELSEWHERE = {
+    "UnknownEntityType": "DescribeClientQuotas alone: what a filter of quotas names",
     "UnexpectedOffset": "between a follower and its leader; no client meets it",
     "LinkLost": "between nodes of a cluster; no client meets it",
     "PeerRefused": "between nodes of a cluster; no client meets it",
     "WrongCluster": "ends the start of a node",
+    "NotOpened": "below a log, a snapshot and the catalog: said as what is corrupt there",
+    "UnknownKey": "below a log, a snapshot and the catalog: said as what is corrupt there",
     "WaystationError": "the base of all",
     "Malformed": "ends a Kafka connection, without an answer",
+    "TokenRefused": "carries any code of Kafka's about delegation tokens",
     "SessionError": "carries any code of a fetch session",
     "Refused": "carries any status of the management API; another one any code in the command line",
     "Cancelled": "the state of a job",

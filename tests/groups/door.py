@@ -103,7 +103,7 @@ async def ask(stage: Stage, name: str, version: int, /, **fields: Any) -> Any:
         node_id=1,
         world=stage.world,
         permissions=OpenPermissions(),
-        audit=Audit(stage.world, BrokerSettings({}), none, none, enforced=lambda: False, alone=True),
+        audit=Audit(stage.world, BrokerSettings({}), none, none, enforced=lambda: False, elsewhere=None),
     )
     access: Any = SimpleNamespace(
         groups=GroupAccess(broker, ANONYMOUS),

@@ -23,6 +23,7 @@ from waystation.log.batches.batch import (
     assemble,
     build,
     build_marker,
+    build_values,
     check_batch,
     encode_records,
     marker_commits,
@@ -32,6 +33,7 @@ from waystation.log.batches.batch import (
     records_of,
     scan,
     stamp,
+    values_of,
     write_varint,
 )
 from waystation.log.batches.compression import NONE, compress
@@ -293,6 +295,33 @@ def test_a_control_batch_of_another_kind_is_no_marker() -> None:
 def test_sequence_numbers_wrap_to_zero(base: int, delta: int, last: int) -> None:
     batch = build([(None, b"", ())], NOW_MS, producer_id=1, producer_epoch=0, base_sequence=base)
     assert read_header(changed(batch, last_offset_delta=delta)).last_sequence == last
+
+
+@given(
+    values=st.lists(st.lists(st.binary(max_size=200), min_size=1, max_size=3), min_size=1, max_size=80),
+    producer=st.sampled_from([(-1, -1, 0), (7, 3, TRANSACTIONAL)]),
+)
+def test_values_in_pieces_make_the_same_batch(values: list[list[bytes]], producer: tuple[int, int, int]) -> None:
+    producer_id, epoch, attributes = producer
+    made, header = build_values(values, NOW_MS, producer_id=producer_id, producer_epoch=epoch, attributes=attributes)
+    wanted = build(
+        [(None, b"".join(value), ()) for value in values],
+        NOW_MS,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        attributes=attributes,
+    )
+    assert made == wanted
+    assert header == read_header(wanted)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_values_are_those_of_the_records(codec: int) -> None:
+    batch = build([(b"k", b"one", (("h", b"v"),)), (None, None, ()), (None, b"x" * 300, ())], NOW_MS, codec=codec)
+    place(batch, 40, 1)
+    header = read_header(batch)
+    found = [(offset, None if value is None else bytes(value)) for offset, value in values_of(batch, header)]
+    assert found == [(record.offset, record.value) for record in records_of(batch, header)]
 
 
 def test_the_header_is_sixty_one_bytes() -> None:

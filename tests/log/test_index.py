@@ -58,7 +58,16 @@ def test_bytes_that_cannot_be_an_offset_index_are_none(data: bytes) -> None:
     assert OffsetIndex.from_bytes(data) is None
 
 
-@pytest.mark.parametrize("data", [b"\0" * 11, struct.pack(">qIqI", 5, 1, 4, 2), struct.pack(">qIqI", 5, 2, 6, 1)])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0" * 11,
+        struct.pack(">qIqI", 5, 1, 4, 2),
+        struct.pack(">qIqI", 5, 2, 6, 1),
+        struct.pack(">qIqI", 5, 2, 6, 2),
+        b"\0" * 24,
+    ],
+)
 def test_bytes_that_cannot_be_a_time_index_are_none(data: bytes) -> None:
     assert TimeIndex.from_bytes(data) is None
 
@@ -95,3 +104,15 @@ def test_a_closed_time_index_says_how_far_it_reaches() -> None:
     assert (list(index.timestamps), list(index.offsets)) == ([100, 100], [3, 9])
     index.add(101, 12)
     assert index.floor(101) == 9
+
+
+def test_a_first_entry_of_zeros_may_be_a_hole() -> None:
+    index = TimeIndex()
+    assert not index.says_1970
+    index.close(0, 0)
+    index.add(7, 1)
+    assert index.says_1970
+    for timestamp, offset in ((-1, 0), (0, 2), (5, 0)):
+        other = TimeIndex()
+        other.close(timestamp, offset)
+        assert not other.says_1970

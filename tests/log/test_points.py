@@ -45,6 +45,24 @@ def test_forgetting_a_point_keeps_the_volume(tmp_path: Path) -> None:
     assert loaded(tmp_path).of("log") == RecoveryPoint(5, 0, -1)
 
 
+def test_a_point_that_is_dropped_is_gone_and_others_stay(tmp_path: Path) -> None:
+    cut = RecoveryPoint(7, 0, 100, truncations=2)
+    RecoveryPoints(OsDisk(), str(tmp_path)).save({**POINTS, "cut": cut, "gone": cut}, clean=False)
+    points = loaded(tmp_path)
+    points.drop("gone")
+    for one in (points, loaded(tmp_path)):
+        assert one.of("gone") is None
+        assert one.of("log") == POINTS["log"]
+        assert one.of("cut") == cut
+        assert one.same_boot
+
+
+def test_a_point_that_is_dropped_leaves_a_file_away_that_is_not_there(tmp_path: Path) -> None:
+    points = loaded(tmp_path)
+    points.drop("log")
+    assert not (tmp_path / FILE).exists()
+
+
 @pytest.mark.parametrize("boot", ["this one", "another"])
 def test_a_file_of_an_older_broker_is_read(tmp_path: Path, boot: str) -> None:
     boot_id = OsDisk().boot_id() if boot == "this one" else "another"

@@ -110,6 +110,74 @@ def test_a_time_index_that_lost_its_end_does_not_make_records_old(tmp_path: Path
     assert b"fresh" in home.values(home.log.start_offset)
 
 
+def with_hole(home: Home, size: int) -> None:
+    """What a power cut leaves of the time indexes: they are as long as they were, but their first bytes are zeros."""
+    for path in home.path("").glob("*.timeindex"):
+        data = path.read_bytes()
+        path.write_bytes(bytes(min(size, len(data))) + data[size:])
+    home.reboot_and_open()
+
+
+def test_a_hole_in_a_time_index_does_not_make_records_without_a_time_old(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=1, retention_ms=DAY_MS)
+    home.put(b"v", at=-1)
+    home.put(b"w", at=-1)
+    home.sync()
+    with_hole(home, 512)
+    assert (enforce(home), home.values()) == (0, [b"v", b"w"])
+
+
+def test_while_the_disk_does_not_say_whether_it_is_a_hole_nothing_goes() -> None:
+    disk = SimDisk()
+    home = Home("/data", disk, segment_bytes=1, retention_ms=DAY_MS)
+    home.put(b"v", at=-1)
+    home.put(b"w", at=-1)
+    home.stop()
+    index = disk.open(f"{home.folder}/{0:020d}.timeindex")
+    index.write([bytes(12)], 0)
+    index.close()
+    home.open()
+    disk.inject(Fault("read", f"{home.folder}/{0:020d}.log", times=1))
+    with pytest.raises(OSError, match="error"):
+        enforce(home)
+    assert (enforce(home), home.values()) == (0, [b"v", b"w"])
+
+
+def test_a_hole_in_a_time_index_does_not_make_a_marker_old(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=1, retention_ms=DAY_MS)
+    home.end(1, commit=True)
+    home.put(b"v")
+    home.sync()
+    with_hole(home, 512)
+    assert (enforce(home), home.log.start_offset) == (0, 0)
+
+
+def test_a_time_index_that_lost_its_first_sector_does_not_make_records_old(tmp_path: Path) -> None:
+    """Its last entry lies across the end of that sector: of what it says, only the offset is left."""
+    home = Home(tmp_path, segment_bytes=20_000, index_interval_bytes=0, retention_ms=DAY_MS)
+    for i in range(42):
+        home.put(b"v", at=NOW_MS - 42 + i)
+    home.end(1, commit=True)
+    home.put(b"w" * 20_000)
+    home.sync()
+    assert home.path(f"{0:020d}.timeindex").stat().st_size == 43 * 12
+    with_hole(home, 512)
+    assert (enforce(home), len(home.records())) == (0, 43)
+
+
+def test_records_of_1970_are_old_with_and_without_their_time_index(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=1, retention_ms=DAY_MS)
+    home.put(b"v", at=0)
+    home.put(b"w")
+    home.restart()
+    index = home.path(f"{0:020d}.timeindex")
+    assert (index.read_bytes(), home.log.segments[0].latest_timestamp()) == (bytes(12), 0)
+    assert index.exists()  # it was meant so, and is believed
+    index.unlink()
+    home.restart()
+    assert (enforce(home), home.values(1)) == (1, [b"w"])
+
+
 def test_a_segment_that_compaction_emptied_does_not_stop_the_clock(tmp_path: Path) -> None:
     home = Home(tmp_path, segment_bytes=1, cleanup_policy="compact,delete", retention_ms=DAY_MS)
     home.fill(4)

@@ -85,3 +85,15 @@ def test_a_batch_that_does_not_open_is_found_by_its_header(tmp_path: Path) -> No
     home.append(garbage)
     home.put(b"after", at=30)
     assert [home.log.find_time(at) for at in (5, 15, 25)] == [(0, 10), (1, 20), (2, 30)]
+
+
+def test_a_time_index_that_lost_its_first_sector_hides_nothing(tmp_path: Path) -> None:
+    home = Home(tmp_path, segment_bytes=20_000, index_interval_bytes=0)
+    for i in range(60):
+        home.put(b"v", at=NOW_MS + i)
+    home.put(b"w" * 20_000, at=NOW_MS + 60)
+    home.sync()
+    index = home.path(f"{0:020d}.timeindex")
+    index.write_bytes(bytes(512) + index.read_bytes()[512:])
+    home.reboot_and_open()
+    assert [home.log.find_time(NOW_MS + i) for i in range(61)] == [(i, NOW_MS + i) for i in range(61)]

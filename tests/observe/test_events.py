@@ -19,10 +19,10 @@ from waystation.observe.events import RESERVED, Event, event_logger
 CONFIGURE = {
     "src/waystation/observe/events.py": "makes our loggers",
     "src/waystation/observe/otel.py": "silences a library's loggers",
-    "src/waystation/broker/access/cluster.py": "shows and changes levels for Kafka's tools",
-    "src/waystation/cli/logs.py": "sends the root logger to standard error",
+    "src/waystation/broker/access/administration/cluster.py": "shows and changes levels for Kafka's tools",
+    "src/waystation/cli/server/logs.py": "sends the root logger to standard error",
     "src/waystation/spark/sessions.py": "silences Spark's loggers",
-    "src/waystation/protocols/http/websocket.py": "gives a library a logger",
+    "src/waystation/protocols/http/transport/websocket.py": "gives a library a logger",
 }
 """Who uses Python's loggers directly, and what for."""
 

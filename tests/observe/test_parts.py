@@ -96,13 +96,13 @@ def test_the_last_hour_has_a_fixed_size_and_forgets_the_oldest() -> None:
 
 
 def test_names_of_calls_and_errors_are_bounded() -> None:
-    door = ProtocolMeter("kafka")
+    meter = ProtocolMeter("kafka")
     for number in range(3 * MOST_NAMES):
-        door.call(f"call-{number}").add(0.1)
-        door.failed(f"error-{number}")
-    assert len(door.calls) == len(door.errors) == MOST_NAMES + 1
-    assert door.calls[OTHER].count == door.errors[OTHER] == 2 * MOST_NAMES
-    assert door.requests == door.failures == 3 * MOST_NAMES
+        meter.call(f"call-{number}").add(0.1)
+        meter.failed(f"error-{number}")
+    assert len(meter.calls) == len(meter.errors) == MOST_NAMES + 1
+    assert meter.calls[OTHER].count == meter.errors[OTHER] == 2 * MOST_NAMES
+    assert meter.requests == meter.failures == 3 * MOST_NAMES
 
 
 def test_rates_of_what_was_not_used_are_zero_and_unknown_before_the_first_sample() -> None:
@@ -119,4 +119,4 @@ def test_prometheus_client_is_loaded_by_the_first_scrape_and_not_before() -> Non
     loaded = modules_loaded_by("import waystation.broker.open, waystation.protocols.http.desk")
     assert not {name for name in loaded if name.startswith("prometheus_client")}
     loaded = modules_loaded_by("import waystation.broker.open")
-    assert not {name for name in loaded if name.startswith("waystation.broker.view_")}
+    assert not {name for name in loaded if name.startswith("waystation.admin.views.view_")}

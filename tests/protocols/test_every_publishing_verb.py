@@ -331,9 +331,11 @@ def amqp_table() -> set[str]:
 
 
 KAFKA_SILENT = """
-add_offsets_to_txn add_partitions_to_txn alter_configs alter_partition_reassignments alter_replica_log_dirs
+add_offsets_to_txn add_partitions_to_txn alter_client_quotas alter_configs
+alter_partition_reassignments alter_replica_log_dirs
 alter_share_group_offsets alter_user_scram_credentials api_versions consumer_group_describe
-consumer_group_heartbeat create_acls
+consumer_group_heartbeat create_acls create_delegation_token describe_delegation_token expire_delegation_token
+renew_delegation_token
 create_partitions create_topics delete_acls delete_groups delete_records delete_share_group_offsets
 delete_topics describe_acls describe_client_quotas describe_cluster describe_configs describe_groups
 describe_log_dirs describe_producers describe_quorum describe_share_group_offsets describe_topic_partitions
@@ -393,6 +395,8 @@ TABLES: dict[str, tuple[Callable[[], set[str]], tuple[Verb, ...], set[str]]] = {
             "PATCH /v1/settings",
             "POST /v1/acls",
             "POST /v1/acls/remove",
+            "PUT /v1/quotas",
+            "POST /v1/quotas/remove",
             "POST /v1/cluster/elect",
             "POST /v1/cluster/nodes/{node}/drain",
             "POST /v1/cluster/reassign",
@@ -408,6 +412,7 @@ TABLES: dict[str, tuple[Callable[[], set[str]], tuple[Verb, ...], set[str]]] = {
             "POST /v1/groups/{group}/reset",
             "POST /v1/login",
             "POST /v1/logout",
+            "POST /v1/keys",
             "POST /v1/users",
             "PUT /v1/users/{user}/password",
             "PUT /v1/namespaces/{namespace}",

@@ -36,6 +36,7 @@ class Echo(asyncio.BufferedProtocol):
         self._buffer = bytearray(7)
         self._transport: asyncio.Transport | None = None
         self.last_active = clock.monotonic()
+        self.logs_in = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]

@@ -25,6 +25,7 @@ class Guest:
 
     door = "amqp"
     login = "guest"
+    credential = ""
 
     def __init__(self, name: str, namespace: str) -> None:
         self.name = name

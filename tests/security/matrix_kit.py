@@ -20,15 +20,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, get_args
 
+import msgspec
+
 from waystation.broker.access import Access
 from waystation.broker.access.types import OffsetToCommit, Policy
 from waystation.broker.broker import Broker
+from waystation.catalog import rows
 from waystation.client.links.address import Address
 from waystation.config import BrokerSettings
 from waystation.embedded import Station
 from waystation.message import Message
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespaces import Limits
+from waystation.security.api_keys import KIND as API_KEY
+from waystation.security.api_keys import ApiKey
 from waystation.security.audit import AuditEntry
 from waystation.security.credentials import verifiers_of
 from waystation.security.principals import Principal
@@ -42,6 +47,8 @@ SECRET, ABSENT = "secret-", "absent-"
 PASSWORD = "correct horse"
 CHANGING = {"create", "delete", "alter", "alter-configs"}
 ALICE, ADMIN, BOB = "alice", "root", "secret-bob"
+KEY = "secret-key"
+"""The id of an API key of BOB's."""
 
 
 def right(text: str) -> Rule:
@@ -107,7 +114,7 @@ class Stage:
 
         def noted(*about: Any, **more: Any) -> None:
             note(*about, **more)
-            self.audited.append(broker.audit._waiting[-1])
+            self.audited.append(msgspec.json.decode(broker.audit._waiting[-1][1], type=AuditEntry))
 
         broker.audit._note = noted  # type: ignore[method-assign]
         self.addresses = dict(station.addresses)
@@ -166,6 +173,10 @@ class Stage:
             await broker.groups.commit_offsets("secret-group", [offset])
         if BOB not in broker.users:
             await broker.users.add(BOB, User())
+        if broker.api_keys.find(KEY) is None or len(broker.api_keys.listing()) > 1:
+            added = dict.fromkeys(broker.api_keys.rows_of(BOB))
+            key = ApiKey(BOB, "0" * 64, expires_ms=2**50)
+            await broker.follower.change({**added, rows.definition_key(API_KEY, KEY): msgspec.json.encode(key)})
         await broker.permissions.add([Rule(f"User:{BOB}", "read", "namespace", "/")])
         await broker.topic_permissions.set(TopicPermission(BOB, "/", "secret-events", "x", "x"))
         await broker.permissions.remove([Rule(f"User:{BOB}", "read", "topic", "new")])
@@ -188,8 +199,10 @@ class Stage:
                 [(name, broker.namespaces.get(name)) for name in broker.namespaces.names()],
                 broker.policies.listing(),
                 [(name, broker.users.find(name)) for name in broker.users.names()],
+                broker.api_keys.listing(),
                 broker.permissions.rules(),
                 broker.topic_permissions.listing(),
+                broker.quotas.listing(),
                 broker.groups.fetch_offsets("secret-group"),
                 [one.group_id for one in broker.groups.list_groups()],
                 broker.settings.text("log.cleaner.backoff.ms"),
@@ -320,7 +333,7 @@ def _without_rules(state: str) -> str:
 
 PATHS = {
     "queue": "jobs", "topic": "orders", "exchange": "events", "id": "id", "group": "group", "namespace": "shop",
-    "policy": "policy", "user": "bob", "connection": "connection", "job": "job", "pipeline": "pipeline",
+    "policy": "policy", "user": "bob", "key": "key", "connection": "connection", "job": "job", "pipeline": "pipeline",
     "source": "events", "destination": "jobs", "channel": "channel",
 }  # fmt: skip
 """What the names in paths are of, with SECRET before them."""

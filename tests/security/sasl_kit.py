@@ -30,7 +30,11 @@ class Book:
         principal = self.principal(name)
         return Done(principal) if right and principal is not None else Failed("wrong", name)
 
-    def scram_keys(self, name: str, mechanism: str) -> ScramKeys:
+    def proved(self, name: str, *, token: bool) -> Done | None:
+        principal = self.principal(name)
+        return None if principal is None or token else Done(principal)
+
+    def scram_keys(self, name: str, mechanism: str, *, token: bool = False) -> ScramKeys:
         found = credentials.scram_keys(self._verifiers.get(name, ()), mechanism)
         return found or credentials.decoy(mechanism, name, SECRET)
 

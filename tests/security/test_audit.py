@@ -7,6 +7,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -272,6 +273,27 @@ def test_while_it_cannot_be_written_verbs_go_on_and_what_waits_is_bounded(
             found = entries_of(broker)
             assert found[0].name == "orders"
             assert sum(one.count for one in found) == 101
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_what_waits_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with broker_on(tmp_path) as broker:
+            await closed(broker)
+            monkeypatch.setattr(audit, "MAX_WAITING_BYTES", 200_000)
+            admin, wide = Principal("admin").at("10.0.0.4", "http"), chr(0x1F600)
+            begun, taken = len(broker.audit._waiting), 0
+            tracemalloc.start()
+            for _ in range(100):
+                broker.audit.changed(admin, "alter", "topic", wide * audit.MAX_TEXT, wide * audit.MAX_DETAIL)
+            taken = tracemalloc.get_traced_memory()[0]
+            tracemalloc.stop()
+            assert 10 < len(broker.audit._waiting) - begun < 30
+            assert taken < 2 * audit.MAX_WAITING_BYTES  # the allocator rounds up
+            await broker.audit.stop()
+            assert broker.audit._waiting_bytes == 0
+            assert sum(one.count for one in entries_of(broker)) > 70
 
     asyncio.run(asyncio.wait_for(story(), 60))
 

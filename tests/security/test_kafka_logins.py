@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import struct
 from typing import Any
@@ -232,6 +233,17 @@ def test_what_is_out_of_order_is_refused_and_ends_the_connection(closed: Server)
     assert failed[2] is None
 
 
+def test_a_handshake_from_before_kafka_1_is_refused_though_it_is_told_as_offered(closed: Server) -> None:
+    old = request(17, 0, struct.pack(">h", 5) + b"PLAIN")
+    answers = talk(closed, old, authenticate(PLAIN_ALICE))
+    assert answers[0] is not None
+    assert struct.unpack(">h", answers[0][:2])[0] == 35
+    assert answers[1] is None
+    offered = talk(closed, request(API_VERSIONS, 0))[0]
+    assert offered is not None
+    assert struct.pack(">hhh", 17, 0, 1) in offered, "librdkafka up to 2.0 looks for version 0"
+
+
 def test_nobody_can_send_much_before_the_login(closed: Server) -> None:
     large = struct.pack(">i", 600 * 1024) + struct.pack(">hhi", 36, 1, 7)
     assert talk(closed, large) == [None]
@@ -265,3 +277,51 @@ def test_an_admin_client_describes_sets_and_deletes_scram_credentials(own_closed
     weak = UserScramCredentialUpsertion("eve", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 100), b"x", b"salt")
     with pytest.raises(KafkaException, match="iterations"):
         admin.alter_user_scram_credentials([weak])["eve"].result(20)
+
+
+# -- who does not exist ------------------------------------------------------------------------------------------------
+
+STRANGERS = [f"nobody-{number}" for number in range(40)]
+
+
+def rounds_told(server: Server, name: str, mechanism: str = "SCRAM-SHA-256") -> int:
+    """What the broker answers to the first message of a login, before any password was shown."""
+    answers = talk(server, handshake(mechanism), authenticate(f"n,,n={name},r=abc".encode()))
+    assert answers[1] is not None
+    assert answers[1][:2] == b"\0\0"
+    found = re.search(rb",i=(\d+)", answers[1])
+    assert found is not None, answers[1]
+    return int(found[1])
+
+
+def set_rounds(server: Server, rounds: dict[str, int], mechanism: Any = ScramMechanism.SCRAM_SHA_256) -> None:
+    admin: Any = AdminClient(confluent(server, "SCRAM-SHA-512", "admin", PASSWORDS["admin"]))
+    changes = [
+        UserScramCredentialUpsertion(name, ScramCredentialInfo(mechanism, number), PASSWORDS.get(name, "x").encode())
+        for name, number in rounds.items()
+    ]
+    for done in admin.alter_user_scram_credentials(changes).values():
+        done.result(20)
+
+
+def test_strangers_are_answered_with_the_rounds_that_users_have(own_closed: Any) -> None:
+    server = own_closed()
+    usual = rounds_told(server, "alice")
+    assert {rounds_told(server, name) for name in STRANGERS[:5]} == {usual}
+    # Everybody's passwords are set by Kafka's tools, with other rounds: the broker's own would tell who is none.
+    set_rounds(server, dict.fromkeys(("alice", "bob", "admin"), 5000))
+    assert {rounds_told(server, name) for name in ("alice", "bob", "admin")} == {5000}
+    assert {rounds_told(server, name) for name in STRANGERS[:5]} == {5000}
+    assert rounds_told(server, "alice", "SCRAM-SHA-512") == usual, "each mechanism has its own"
+    assert {rounds_told(server, name, "SCRAM-SHA-512") for name in STRANGERS[:5]} == {usual}
+
+
+def test_where_users_have_different_rounds_strangers_have_them_too_each_always_the_same(own_closed: Any) -> None:
+    server = own_closed()
+    set_rounds(server, {"alice": 5000, "bob": 6000, "admin": 6000})
+    told = {name: rounds_told(server, name) for name in STRANGERS}
+    assert set(told.values()) == {5000, 6000}, "both occur: rounds say of nobody that there is no such user"
+    assert {name: rounds_told(server, name) for name in STRANGERS} == told
+    server.stop()
+    server.restart()
+    assert {name: rounds_told(server, name) for name in STRANGERS} == told

@@ -142,10 +142,18 @@ HTTP: dict[str, Row] = {
     "POST /v1/users": Row(OPERATE, Sent({"user": "secret-new", "password": "first"})),
     "PUT /v1/users/{user}/password": Row(OPERATE, Sent({"password": "second"})),
     "DELETE /v1/users/{user}": Row(OPERATE),
+    "GET /v1/keys": Row(LOOK),
+    "POST /v1/keys": Row(OPERATE, Sent({"user": "secret-bob"})),
+    "DELETE /v1/keys/{key}": Row(OPERATE),
     "GET /v1/audit": Row("read topic =__audit"),
     "GET /v1/acls": Row(LOOK),
     "POST /v1/acls": Row(OPERATE, Sent({"acls": [RULE]})),
     "POST /v1/acls/remove": Row(OPERATE, Sent({"acls": [RULE]})),
+    "GET /v1/quotas": Row("describe-configs cluster"),
+    "PUT /v1/quotas": Row(
+        "alter-configs cluster", Sent({"user": "secret-bob", "quotas": {"producer_byte_rate": 10**9}})
+    ),
+    "POST /v1/quotas/remove": Row("alter-configs cluster", Sent({"user": "secret-bob"})),
     "GET /v1/connections": Row(LOOK),
     "GET /v1/connections/{connection}": Row(LOOK, fails=True),
     "GET /v1/pipelines": Row(LOOK),

@@ -40,8 +40,11 @@ NAMES: dict[str, tuple[str, ...]] = {T: (TOPIC,), G: (TOPIC,), X: (TOPIC, "fuzz-
 
 FOR_ANYBODY = {"api_versions", "sasl_handshake", "sasl_authenticate"}
 """Answered before a login."""
-FOR_USERS = {"describe_cluster", "list_groups", "list_transactions", "list_config_resources"}
-"""They have what the user may see."""
+FOR_USERS = {
+    "describe_cluster", "list_groups", "list_transactions", "list_config_resources", "create_delegation_token",
+    "renew_delegation_token", "expire_delegation_token", "describe_delegation_token",
+}  # fmt: skip
+"""They have what the user may see. Delegation tokens are its own; those of others: `test_delegation_tokens.py`."""
 RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "unregister_broker": (("alter", C),),
     "produce": (("write", T),),
@@ -81,6 +84,7 @@ RIGHTS: Mapping[str, tuple[Right, ...]] = {
     "list_partition_reassignments": (("describe", C),),
     "offset_delete": (("delete", G), ("read", T)),
     "describe_client_quotas": (("describe-configs", C),),
+    "alter_client_quotas": (("alter-configs", C),),
     "describe_user_scram_credentials": (("describe", C),),
     "alter_user_scram_credentials": (("alter", C),),
     "describe_quorum": (("describe", C),),

@@ -157,6 +157,7 @@ VIEW_ROWS: dict[str, Row] = {
     "pipelines": Row(LOOK),
     "pipeline": Row(LOOK, {"pipeline": "secret-pipeline"}, fails=True),
     "queues": Row("", shows=DESCRIBE_Q),
+    "quotas": Row("describe-configs cluster"),
     "queue": Row(DESCRIBE_Q, QUEUE),
     "exchanges": Row("", shows="describe exchange events"),
     "bindings": Row("describe exchange events", EXCHANGE, shows=DESCRIBE_Q),
@@ -167,12 +168,15 @@ VIEW_ROWS: dict[str, Row] = {
     "topic": Row(DESCRIBE_T, TOPIC),
     "topic-offsets": Row(DESCRIBE_T, {**TOPIC, "at": "earliest"}),
     "topic-settings": Row("describe-configs topic orders", TOPIC),
+    "keys": Row(LOOK),
     "users": Row(LOOK),
 }
 
 ACTION_ROWS: dict[str, Row] = {
     "add-acls": Row(OPERATE, {"acls": [RULE]}),
     "remove-acls": Row(OPERATE, {"acls": [RULE]}),
+    "add-key": Row(OPERATE, {"user": "secret-bob"}),
+    "remove-key": Row(OPERATE, {"key": "secret-key"}),
     "add-user": Row(OPERATE, {"user": "secret-new", "password": "first"}),
     "remove-user": Row(OPERATE, {"user": "secret-bob"}),
     "set-password": Row(OPERATE, {"user": "secret-bob", "password": "second"}),
@@ -195,6 +199,8 @@ ACTION_ROWS: dict[str, Row] = {
         {"namespace": "secret-shop", "policy": "secret-policy", "pattern": "^never", "definition": {"max-length": 2}},
     ),
     "delete-policy": Row("alter namespace shop", {"namespace": "secret-shop", "policy": "secret-policy"}),
+    "set-quotas": Row("alter-configs cluster", {"user": "secret-bob", "quotas": {"producer_byte_rate": 10**9}}),
+    "remove-quotas": Row("alter-configs cluster", {"user": "secret-bob"}),
     "start-pipeline": Row(OPERATE, {"pipeline": "secret-pipeline"}, fails=True),
     "stop-pipeline": Row(OPERATE, {"pipeline": "secret-pipeline"}, fails=True),
 }

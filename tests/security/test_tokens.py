@@ -23,6 +23,8 @@ from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from kafka import KafkaProducer
 from kafka.net.sasl.oauth import AbstractTokenProvider as PythonTokenProvider
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect as websocket
 
 import waystation as ws
 from tests.security.test_kafka_logins import METADATA, authenticate, handshake, request, talk
@@ -221,6 +223,23 @@ def test_an_amqp_connection_ends_with_its_token_and_goes_on_with_a_new_one(guard
     renewed.process_data_events(2)
     renewed.channel().queue_declare(unique("queue"))
     renewed.close()
+
+
+@pytest.mark.parametrize("kind", ["websocket", "events"])
+def test_a_stream_of_http_ends_with_the_token_that_it_began_with(
+    guarded: Server, provider: Provider, kind: str
+) -> None:
+    path = f"{guarded.addresses['http']}/v1/subscriptions/stream?topic={unique('news')}"
+    headers = {"authorization": f"Bearer {provider.token('erin', seconds=3)}", "x-requested-with": "test"}
+    if kind == "websocket":
+        with websocket(f"ws://{path}", additional_headers=headers) as stream:
+            assert "has expired" in str(stream.recv(timeout=30))
+            with pytest.raises(ConnectionClosed):
+                stream.recv(timeout=30)
+    else:
+        with requests.get(f"http://{path}", headers=headers, stream=True, timeout=30) as events:
+            assert events.status_code == 200
+            assert "has expired" in "".join(line.decode() for line in events.iter_lines())
 
 
 def test_keys_are_rotated_without_a_restart(guarded: Server, provider: Provider) -> None:

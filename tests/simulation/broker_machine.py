@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tests.simulation.disk import PowerCut, SimDisk
+from tests.simulation.encryption import SimKeys
 from tests.simulation.hanging_up import or_hangs_up
 from tests.simulation.name_machine import NameClients, NameMachine
 from tests.simulation.promises import (
@@ -52,6 +53,8 @@ ROOT = "/data"
 STREAM = "stream"
 TRIMMED = "trimmed"
 TABLE = "table"
+TIMELESS = (STREAM, 1)
+"""Those who write there send no timestamps."""
 STREAMS = ((STREAM, 0), (STREAM, 1), (TRIMMED, 0))
 TRANSACTIONS_MS = 30_000
 FOR_EVER = 1 << 60
@@ -115,6 +118,8 @@ class Job:
 
 class BrokerClients:
     """Everything that is remembered outside the broker."""
+
+    keys: SimKeys | None = None
 
     def __init__(self, rng: random.Random, flush: FlushMode = "commit") -> None:
         self.rng = rng
@@ -325,12 +330,20 @@ class BrokerMachine:
         await insist(kinds)
 
     def batch(
-        self, *, producer: Producer | None = None, sequence: int = -1, attributes: int = 0, key: bytes | None = None
+        self,
+        place: tuple[str, int],
+        *,
+        producer: Producer | None = None,
+        sequence: int = -1,
+        attributes: int = 0,
+        key: bytes | None = None,
     ) -> bytearray:
         value = None if key is not None and self.rng.random() < 0.2 else self.clients.payload()
+        records = [(key, value, ())] + [(key, self.clients.payload(), ()) for _ in range(self.rng.choice((0, 0, 2)))]
+        made_ms = self.world.clock.now_ms() - self.rng.randrange(20)
         return batches.build(
-            [(key, value, ())] + [(key, self.clients.payload(), ()) for _ in range(self.rng.choice((0, 0, 2)))],
-            self.world.clock.now_ms() - self.rng.randrange(20),
+            records,
+            -1 if place == TIMELESS else made_ms,
             producer_id=-1 if producer is None else producer.producer_id,
             producer_epoch=-1 if producer is None else producer.epoch,
             base_sequence=sequence,
@@ -360,13 +373,13 @@ class BrokerMachine:
 
     async def produce(self, place: tuple[str, int] | None = None) -> None:
         place = place or self.rng.choice(STREAMS)
-        batch = self.batch()
+        batch = self.batch(place)
         appended = self.append(place, batch)
         if await self.durable(place, appended.last_offset + 1):
             self.clients.streams[place].promise(bytes(batch))
 
     async def change_table(self) -> None:
-        batch = self.batch(key=b"key-%d" % self.rng.randrange(6))
+        batch = self.batch((TABLE, 0), key=b"key-%d" % self.rng.randrange(6))
         appended = self.append((TABLE, 0), batch)
         if await self.durable((TABLE, 0), appended.last_offset + 1):
             self.clients.table.promise(bytes(batch))
@@ -376,7 +389,7 @@ class BrokerMachine:
         if client.producer is None:
             client.producer = await self.broker.transactions.init_producer_id(None, 0)
         while len(client.in_flight) < self.rng.randint(1, 4):
-            batch = self.batch(producer=client.producer, sequence=client.next_sequence)
+            batch = self.batch(client.place, producer=client.producer, sequence=client.next_sequence)
             client.next_sequence = batches.read_header(batch).last_sequence + 1
             client.in_flight.append(bytes(batch))
         bases: list[int] = []
@@ -550,7 +563,9 @@ class BrokerMachine:
         for _ in range(self.rng.randint(1, 3)):
             index = self.rng.choice(indexes)
             expect(transactions.check_produce(name, *producer, STREAM, index), f"{name}: may not write")
-            batch = self.batch(producer=producer, sequence=following.get(index, 0), attributes=TRANSACTIONAL)
+            batch = self.batch(
+                (STREAM, index), producer=producer, sequence=following.get(index, 0), attributes=TRANSACTIONAL
+            )
             following[index] = batches.read_header(batch).last_sequence + 1
             appended = self.append((STREAM, index), batch)
             part.batches.append((index, bytes(batch)))
@@ -585,7 +600,7 @@ class BrokerMachine:
 
     def _write(self, client: TransactionalClient, transaction: Transaction, index: int) -> None:
         sequence = client.sequences.get(index, 0)
-        batch = self.batch(producer=client.producer, sequence=sequence, attributes=TRANSACTIONAL)
+        batch = self.batch((STREAM, index), producer=client.producer, sequence=sequence, attributes=TRANSACTIONAL)
         client.sequences[index] = batches.read_header(batch).last_sequence + 1
         appended = self.append((STREAM, index), batch)
         expect(not appended.duplicate, f"{client.name}: a new batch was taken for a duplicate")

@@ -40,7 +40,7 @@ from waystation.queues.shard.queue_feed import Getter
 from waystation.security.principals import LOCAL
 from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
-from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, TRANSACTIONS_TOPIC
+from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
 from waystation.transactions.machine import Producer
 
 TOPIC = "t"
@@ -63,7 +63,7 @@ MOVER = "mover"
 
 REFUSED = (WaystationError, Lost, TimeoutError, PowerCut, OSError)
 """What a client may be told while things break."""
-OWN = (TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC)
+OWN = (TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC)
 """The topics whose leaders are watched."""
 
 
@@ -146,13 +146,24 @@ class Clients:
     async def _insist(self, index: int, producer: Producer, sequence: int, values: list[bytes]) -> int:
         while True:
             try:
-                return await self.leader(TOPIC, index).ask(
-                    lambda broker: _produce(broker, index, producer, sequence, values, None)
-                )
+                return await self._produce(index, producer, sequence, values, None)
             except (OutOfOrderSequence, UnknownProducer) as error:
                 raise Broken(f"an idempotent producer, all of whose batches were acknowledged: {error}") from error
             except REFUSED:
                 await self._pause(0.1)
+
+    async def _produce(
+        self, index: int, producer: Producer, sequence: int, values: list[bytes], transactional_id: str | None
+    ) -> int:
+        """A real client knows the epoch of the leader that answered last, and does not go back to an earlier one. Here
+        it may: what such a node says of numbers is old, and counts as no answer."""
+        node = self.leader(TOPIC, index)
+        try:
+            return await node.ask(lambda broker: _produce(broker, index, producer, sequence, values, transactional_id))
+        except (OutOfOrderSequence, UnknownProducer) as error:
+            if self._is_deposed(node, (TOPIC, index)):
+                raise Lost("it was deposed, and does not know it") from error
+            raise
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -233,9 +244,7 @@ class Clients:
         number = next(self._attempts)
         values = [b"o%d:%d" % (offset, number) for offset, _ in records]
         self.promises.attempts[number] = Attempt(len(values))
-        first = await self.leader(*TARGET).ask(
-            lambda broker: _produce(broker, TARGET[1], producer, sequence, values, TRANSACTIONAL_ID)
-        )
+        first = await self._produce(TARGET[1], producer, sequence, values, TRANSACTIONAL_ID)
         for at, value in enumerate(values, first):
             self.promises.acknowledged(TARGET, at, value)
         offset = OffsetToCommit(TOPIC, SOURCE[1], records[-1][0] + 1)

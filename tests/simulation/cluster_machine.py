@@ -7,7 +7,8 @@ kinds of work and some kinds of faults, and at the end, when faults have stopped
 - if the cluster does not heal by itself within a bounded time: every replica in sync, every kind of work succeeds;
 - if something acknowledged is not where it was, on every replica; if replicas differ below the high watermark;
 - if a transaction is seen in part, or an offset that was committed points elsewhere;
-- if a queue has lost a message, has it twice, or still has one whose ack was acknowledged.
+- if a queue has lost a message, has it twice, or still has one whose ack was acknowledged;
+- if a share group does not deliver what nobody has accepted.
 
 To repeat a failure: `ClusterMachine(SEED).run()`. `python -m tests.simulation.cluster_machine SEED` says what happens.
 """
@@ -19,8 +20,9 @@ import contextvars
 import itertools
 import random
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
+from unittest.mock import patch
 
 from tests.simulation.cluster_clients import (
     MOVES,
@@ -39,11 +41,13 @@ from tests.simulation.cluster_clients import (
 )
 from tests.simulation.cluster_faults import FAULTS, Disasters
 from tests.simulation.cluster_promises import audit_order
+from tests.simulation.cluster_share import ShareConsumers
 from tests.simulation.cluster_world import Life, Lost, Network, Node, NodeClock, PausingLoop, SimLinks
 from tests.simulation.disk import PowerCut, SimDisk
 from tests.simulation.loop import VirtualTime
 from tests.simulation.offload import SimOffload
 from tests.simulation.promises import Broken, expect
+from tests.simulation.warm_check import ShardCheck
 from tests.simulation.world import SimClock, SimRandom
 from waystation.broker.broker import Broker
 from waystation.cluster.decisions.state import Address
@@ -52,6 +56,7 @@ from waystation.cluster.node import NodeOptions
 from waystation.cluster.store_view import StoreView
 from waystation.config import BrokerSettings
 from waystation.errors import WaystationError
+from waystation.queues.shard import checkpoint
 from waystation.topics.partitions.partition import log_of
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import QUEUES_TOPIC
@@ -66,20 +71,24 @@ SETTINGS = {
     "share.coordinator.state.topic.num.partitions": "1",
     "waystation.queue.shards": "1",
     "log.segment.bytes": "4096",
+    "waystation.queue.segment.bytes": "4096",
     "waystation.checkpoint.interval.ms": "2000",
 }
+OFTEN = patch.multiple(checkpoint, FIRST_BYTES=2_000, SLICE_QUEUES=2)
+"""Snapshots of queues, so that logs of shards lose their beginnings, too."""
 LEASE_S = 3.0
 LIFE_S = 12.0
 HEAL_S = 90.0
 """Of virtual time, after the last fault."""
 
-WORK: dict[str, Callable[[Clients], list[Coroutine[Any, Any, None]]]] = {
-    "publish": lambda clients: [clients.publish(index) for index in range(PARTITIONS)],
-    "publish_idempotent": lambda clients: [clients.publish_idempotent(SOURCE[1])],
-    "process": lambda clients: [clients.process(), clients.process()],
-    "consume_group": lambda clients: [clients.consume_group()],
-    "queues": lambda clients: [clients.put(), clients.take(), clients.take()],
-    "move": lambda clients: [clients.move()],
+WORK: dict[str, Callable[[Clients, ShareConsumers], list[Coroutine[Any, Any, None]]]] = {
+    "publish": lambda clients, _: [clients.publish(index) for index in range(PARTITIONS)],
+    "publish_idempotent": lambda clients, _: [clients.publish_idempotent(SOURCE[1])],
+    "process": lambda clients, _: [clients.process(), clients.process()],
+    "consume_group": lambda clients, _: [clients.consume_group()],
+    "queues": lambda clients, _: [clients.put(), clients.take(), clients.take()],
+    "move": lambda clients, _: [clients.move()],
+    "share": lambda _, share: [share.consume("a"), share.consume("b")],
 }
 SUCCEEDS = {
     "publish": ("publish",),
@@ -88,6 +97,7 @@ SUCCEEDS = {
     "consume_group": ("consume_group",),
     "queues": ("put", "take"),
     "move": ("move",),
+    "share": ("share",),
 }
 """What has to succeed again after everything has healed."""
 
@@ -116,11 +126,14 @@ class ClusterMachine:
             node_id: Node(node_id, SimDisk(seed * 10 + node_id), self._clock(), self.loop)
             for node_id in range(1, 1 + (self.rng.choice(NODES) if nodes is None else nodes))
         }
-        self.clients = Clients(self.rng, self.time, self.nodes)
+        self.clients: Clients = Clients(self.rng, self.time, self.nodes)
+        self.share = ShareConsumers(self.clients)
         self.disasters = Disasters(self)
         self.faults = self._some(FAULTS, 7) if faults is None else faults
         self.work = self._work() if work is None else work
         self.complaints: list[str] = []
+        self.compared = 0
+        """How often what a new leader knew was compared with a replay of the log."""
         self._lives = itertools.count(1)
         self._healing = False
         self._ending = False
@@ -142,11 +155,12 @@ class ClusterMachine:
     def run(self, seconds: float = LIFE_S) -> ClusterMachine:
         asyncio.set_event_loop(self.loop)
         try:
-            self.loop.run_until_complete(self._main(seconds))
+            with OFTEN:
+                self.loop.run_until_complete(self._main(seconds))
         finally:
             self._end()
             asyncio.set_event_loop(None)
-        expect(not self.complaints, f"in a task that nobody waits for: {self.complaints[:3]}")
+        expect(not self.complaints, f"seen by nobody who waits: {self.complaints[:3]}")
         return self
 
     def _end(self) -> None:
@@ -171,6 +185,13 @@ class ClusterMachine:
         if self._ending or isinstance(error, PowerCut | WaystationError | OSError | Lost):
             return
         self.complaints.append(f"{context.get('message')}: {error!r} in {context.get('future')}")
+
+    def _differs(self, what: str) -> None:
+        self.complaints.append(what)
+        self.say(what)
+
+    def _compared(self) -> None:
+        self.compared += 1
 
     def say(self, what: str) -> None:
         if self.verbose:
@@ -204,6 +225,7 @@ class ClusterMachine:
             return
         if broker.member is None:
             raise TypeError("not a node of a cluster")
+        broker.shards.watch(ShardCheck(self._differs, self._compared))
         broker.member.membership.on_fenced = lambda: self._fenced(node, life)
         self.network.answering[node.id] = (broker.member.peers.answer, context)
         await broker.join({"kafka": Address("simulated", node.id)})
@@ -271,12 +293,14 @@ class ClusterMachine:
         await self.until(self.whole, "the topic is created")
         if "queues" in self.work:
             await self.clients.declare_queues()
+        if "share" in self.work:
+            await self.share.declare()
 
     async def _main(self, seconds: float) -> None:
         await self.begin()
         self._healing = False
         self.say(f"work: {', '.join(self.work)}; faults: {', '.join(self.faults)}")
-        jobs = [job for name in self.work for job in WORK[name](self.clients)]
+        jobs = [job for name in self.work for job in WORK[name](self.clients, self.share)]
         jobs += [self.clients.read(), self.clients.watch(), self._expire_leases()]
         background = [self.loop.create_task(job) for job in jobs]
         breaking = self.loop.create_task(self.disasters.go_on(self.faults, self.rng.choice((0.7, 1.5))))
@@ -385,6 +409,9 @@ class ClusterMachine:
                 expect(found <= end, f"the group's offset of partition {index} is {found}, and its log ends at {end}")
         if "queues" in self.work:
             await self._audit_queues()
+        if "share" in self.work:
+            for index in range(PARTITIONS):
+                await self._audit_share(index, shown[index])
 
     async def _audit_partition(self, index: int) -> dict[int, bytes]:
         """What a reader of committed records gets in the end."""
@@ -411,6 +438,14 @@ class ClusterMachine:
         for offset, value, visible in seen:
             promises.show_committed(place, offset, value, visible=visible)
         return {offset: value for offset, value, visible in seen if visible}
+
+    async def _audit_share(self, index: int, shown: Collection[int]) -> None:
+        share = self.share
+        give_up = self.time.seconds + HEAL_S
+        while not await share.drain(index, shown):
+            if self.time.seconds > give_up:
+                raise Broken(share.missing(index, shown))
+            await asyncio.sleep(0.5)
 
     async def _audit_queues(self) -> None:
         await asyncio.sleep(5.0)  # visibility timeouts run out, the dead are moved, transactions end

@@ -29,12 +29,18 @@ from waystation.cluster.replication.fetching import Fetcher
 from waystation.cluster.replication.led import Led
 from waystation.log.batches.batch import Header
 from waystation.log.log import Log
+from waystation.log.points import RecoveryPoints
 from waystation.log.producers import Producers, StoredBatch
 from waystation.message import Message
+from waystation.queues.shard.shards import FollowedShard
+from waystation.share.machines.delivery import Saved, SharePartition, saved_at
+from waystation.share.partition import SharedPartition
+from waystation.share.peer_calls import Offered
 from waystation.topics.markers import Markers
 from waystation.topics.partitions.partition import Partition
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
-from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, TRANSACTIONS_TOPIC
+from waystation.topics.partitions.warm_state import WarmState
+from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
 from waystation.transactions.machine import Producer, Transaction
 
 Made = Callable[[], AbstractContextManager[None]]
@@ -48,6 +54,7 @@ class Mistake:
     seeds: int
     """Within so many it is caught; where that is more than `FEW`, `make soak` shows it."""
     seconds: float = LIFE_S
+    nodes: int = 3
 
 
 # -- what is acknowledged and shown -----------------------------------------------------------------------------------
@@ -128,6 +135,12 @@ def acknowledge_transactions_from_the_leader_alone() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def confirm_share_groups_from_the_leader_alone() -> Iterator[None]:
+    with _durable_here(SHARE_TOPIC):
+        yield
+
+
 # -- who leads --------------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +207,25 @@ def a_deposed_coordinator_keeps_what_it_knew() -> Iterator[None]:
         """It will be asked again some time."""
 
     with patch.object(Homes, "drop", drop):
+        yield
+
+
+@contextmanager
+def apply_what_is_above_the_high_watermark() -> Iterator[None]:
+    """A follower's queues know what its log says, though another leader's may say something else."""
+    real = FollowedShard.apply
+
+    def apply(self: FollowedShard, before: int, most_bytes: int) -> None:
+        real(self, self.shard.log.partition.written_offset, most_bytes)
+
+    with patch.object(FollowedShard, "apply", apply):
+        yield
+
+
+@contextmanager
+def keep_what_was_applied_of_a_log_that_began_again() -> Iterator[None]:
+    """What a log was cut to, or that it was emptied, changes nothing in what was made of it."""
+    with patch.object(WarmState, "_is_stale", lambda self, machine: False):
         yield
 
 
@@ -318,6 +350,42 @@ def end_a_transaction_by_a_late_marker() -> Iterator[None]:
 
 
 @contextmanager
+def lose_what_share_groups_have_not_accepted() -> Iterator[None]:
+    """What was in flight when a coordinator died is taken for done by the next one."""
+
+    def saved(self: SharePartition) -> Saved:
+        return saved_at(self.end, self.epoch)
+
+    with patch.object(SharePartition, "saved", saved):
+        yield
+
+
+@contextmanager
+def take_a_late_offer_for_a_log_that_has_lost_its_tail() -> Iterator[None]:
+    """What a partition's leader told a share coordinator counts whenever it arrives."""
+    real = SharedPartition.take_in
+
+    def take_in(self: SharedPartition, offered: Offered, wanted: int) -> None:
+        if offered.log_end < self.core.end:
+            self._refit(offered.log_end)
+        real(self, offered, wanted)
+
+    with patch.object(SharedPartition, "take_in", take_in):
+        yield
+
+
+@contextmanager
+def remember_files_of_a_replica_that_was_removed() -> Iterator[None]:
+    """Of a partition that has moved away, and back, what was noted of its former log is believed of the new one."""
+
+    def drop(self: RecoveryPoints, name: str) -> None:
+        """It is left to the next checkpoint."""
+
+    with patch.object(RecoveryPoints, "drop", drop):
+        yield
+
+
+@contextmanager
 def forget_delays() -> Iterator[None]:
     with patch.object(Message, "ready_at_ms", lambda self, taken_ms: None):
         yield
@@ -326,7 +394,9 @@ def forget_delays() -> Iterator[None]:
 FEW = 20
 KILLS = ["crash", "crash_leaders"]
 CUTS = ["cut_off", "cut_link", "pause"]
+LEADERS = ["crash_leader", "crash_leaders"]
 TOPICS = ["publish", "publish_idempotent"]
+QUEUES = ["queues", "publish", "move"]
 
 MISTAKES: dict[str, Mistake] = {
     mistake.made.__name__: mistake
@@ -334,15 +404,37 @@ MISTAKES: dict[str, Mistake] = {
         Mistake(acknowledge_from_the_leader_alone, KILLS, TOPICS, 5),
         Mistake(fetch_before_fsync, ["crash", "crash_all", "crash_leaders"], TOPICS, 5),
         Mistake(show_what_is_above_the_high_watermark, KILLS, TOPICS, 5),
-        Mistake(write_down_a_high_watermark_that_is_too_high, ["crash_all", *CUTS], TOPICS, 20),
+        Mistake(
+            write_down_a_high_watermark_that_is_too_high,
+            ["crash_all", "crash_leaders", "cut_off"],
+            TOPICS,
+            20,
+            seconds=20,
+        ),
         Mistake(acknowledge_acks_of_queues_from_the_leader_alone, KILLS, ["queues"], 10),
         Mistake(acknowledge_offsets_from_the_leader_alone, KILLS, ["publish", "consume_group"], 10),
         Mistake(acknowledge_transactions_from_the_leader_alone, KILLS, ["publish", "process"], 60),
+        Mistake(confirm_share_groups_from_the_leader_alone, LEADERS, ["publish", "share"], 5),
+        Mistake(lose_what_share_groups_have_not_accepted, LEADERS, ["publish", "share"], 5),
+        Mistake(
+            take_a_late_offer_for_a_log_that_has_lost_its_tail,
+            ["connect_twice", "slow_link", "move_replicas"],
+            ["publish", "share"],
+            10,
+        ),
         Mistake(truncate_to_the_high_watermark, ["crash_leaders"], TOPICS, 10),
         Mistake(a_restarted_leader_goes_on_in_its_epoch, KILLS, TOPICS, 5),
-        Mistake(take_over_from_outside_the_in_sync_set, ["leave_behind"], TOPICS, 15, seconds=25),
-        Mistake(take_over_without_comparing, ["late_watch", "crash", "cut_off"], TOPICS, 20),
+        Mistake(take_over_from_outside_the_in_sync_set, ["leave_behind", "crash_leader"], TOPICS, 15, seconds=25),
+        Mistake(take_over_without_comparing, ["late_watch", "cut_off"], TOPICS, 20),
         Mistake(a_deposed_coordinator_keeps_what_it_knew, CUTS, ["publish", "consume_group", "queues"], 10),
+        Mistake(apply_what_is_above_the_high_watermark, [*LEADERS, "cut_off"], QUEUES, 10),
+        Mistake(
+            keep_what_was_applied_of_a_log_that_began_again,
+            [*LEADERS, "cut_off", "crash", "replace_disk"],
+            QUEUES,
+            12,
+            seconds=25,
+        ),
         Mistake(stop_counting_a_replica_before_the_store_has_removed_it, ["cut_off", "cut_store"], TOPICS, 20),
         Mistake(join_before_it_has_anything, ["crash", "crash_leaders", "cut_off"], TOPICS, 40, seconds=20),
         Mistake(go_on_below_the_floor, ["replace_disk", "cut_off", "crash"], TOPICS, 60, seconds=25),
@@ -352,6 +444,14 @@ MISTAKES: dict[str, Mistake] = {
         Mistake(forget_producers_on_followers, KILLS, ["publish_idempotent"], 5),
         Mistake(take_an_old_epoch_for_the_present_one, ["pause"], ["publish", "process"], 10),
         Mistake(end_a_transaction_by_a_late_marker, ["connect_twice"], ["publish", "process"], 10),
+        Mistake(
+            remember_files_of_a_replica_that_was_removed,
+            ["move_replicas", "crash_all", "crash_all"],
+            TOPICS,
+            10,
+            seconds=30,
+            nodes=4,
+        ),
         Mistake(forget_delays, ["pause"], ["queues"], 5),
     )
 }

@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable
 from msgspec.structs import replace
 
 from tests.simulation.disk import SimDisk
+from tests.simulation.encryption import SimKeys
 from tests.simulation.promises import Found, expect, insist
 from waystation.config import TopicSettings
 from waystation.errors import StorageFailed, WaystationError
@@ -291,6 +292,8 @@ class Copy:
 
 class Cluster:
     """Everything that is remembered outside the machine."""
+
+    keys: SimKeys | None = None
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

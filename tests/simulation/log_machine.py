@@ -3,7 +3,7 @@
 `Clients` live as long as the test; a `LogMachine` is one life of the machine, from opening its logs to the power cut.
 Opening checks every promise before any new work starts. The work: plain, idempotent and transactional batches on data
 logs (tier 0), offset commits (tier 1), transaction states (tier 2), readers, retention, delete-records, compaction and
-checkpoints, all at once, on segments of a few kilobytes.
+checkpoints, all at once, on segments of a few kilobytes. Those who write to `TIMELESS` send no timestamps.
 
 The transaction protocol here is the smallest honest one: *ongoing* is durable before data is written, the decision is
 durable before markers are written, *done* is written behind them. The real coordinator is tested with the broker.
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.disk import PowerCut, SimDisk
+from tests.simulation.encryption import SimKeys
 from tests.simulation.hanging_up import or_hangs_up
 from tests.simulation.promises import Found, KeyedPromises, Promises, committed_batches, expect
 from waystation.config import TopicSettings
@@ -34,6 +35,7 @@ from waystation.world import World
 
 ROOT = "/data"
 STREAMS = ("stream-0", "stream-1")
+TIMELESS = "stream-1"
 TRIMMED = "trimmed"
 TABLE = "table"
 OFFSETS = "offsets"
@@ -64,6 +66,8 @@ class Idempotent:
 
 class Clients:
     """Everything that is remembered outside the machine."""
+
+    keys: SimKeys | None = None
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -248,10 +252,12 @@ class LogMachine:
             await kind()
             await asyncio.sleep(self.rng.choice((0, 0.001, 0.02)))
 
-    def _batch(self, *, producer_id: int = -1, sequence: int = -1, attributes: int = 0) -> bytearray:
+    def _batch(self, name: str, *, producer_id: int = -1, sequence: int = -1, attributes: int = 0) -> bytearray:
+        records = [(None, self.clients.payload(), ()) for _ in range(self.rng.choice((1, 1, 3)))]
+        made_ms = self.world.clock.now_ms() - self.rng.randrange(20)
         return batches.build(
-            [(None, self.clients.payload(), ()) for _ in range(self.rng.choice((1, 1, 3)))],
-            self.world.clock.now_ms() - self.rng.randrange(20),
+            records,
+            -1 if name == TIMELESS else made_ms,
             producer_id=producer_id,
             producer_epoch=0 if producer_id >= 0 else -1,
             base_sequence=sequence,
@@ -260,13 +266,13 @@ class LogMachine:
 
     async def _produce_plain(self) -> None:
         name = self.rng.choice((*STREAMS, TRIMMED))
-        await self.durable(name, self.append(name, self._batch()))
+        await self.durable(name, self.append(name, self._batch(name)))
 
     async def _produce_again(self, producer: Idempotent) -> None:
         """Sends what is in flight again, in order, then a few new batches, then waits for all of them."""
         promises = self.clients.streams[producer.log]
         while len(producer.in_flight) < self.rng.randint(1, 4):
-            batch = self._batch(producer_id=producer.producer_id, sequence=producer.next_sequence)
+            batch = self._batch(producer.log, producer_id=producer.producer_id, sequence=producer.next_sequence)
             producer.next_sequence = batches.read_header(batch).last_sequence + 1
             producer.in_flight.append(bytes(batch))
         end = 0
@@ -294,7 +300,9 @@ class LogMachine:
         sequence = dict.fromkeys(names, 0)
         for _ in range(self.rng.randint(1, 4)):
             name = self.rng.choice(names)
-            batch = self._batch(producer_id=transaction.producer_id, sequence=sequence[name], attributes=TRANSACTIONAL)
+            batch = self._batch(
+                name, producer_id=transaction.producer_id, sequence=sequence[name], attributes=TRANSACTIONAL
+            )
             sequence[name] = batches.read_header(batch).last_sequence + 1
             transaction.batches.append((name, self.append(name, batch)))
             await asyncio.sleep(self.rng.choice((0, 0.001, 0.01)))

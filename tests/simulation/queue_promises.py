@@ -15,6 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tests.simulation.copies import CopyClients
+from tests.simulation.encryption import SimKeys
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import SimClock
 from waystation.broker.broker import Broker
@@ -100,6 +101,8 @@ class Transfer:
 
 class QueueClients:
     """Everything that is remembered outside the broker."""
+
+    keys: SimKeys | None = None
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

@@ -1,8 +1,9 @@
 """What only a node of a cluster does with its disk fails once, in every place and with every error: nothing is lost.
 
 As `test_every_fault.py`, for the uses of the disk that are listed there as a cluster's (`IN_A_CLUSTER`): the node's own
-file, high watermarks that are written down, replicas that come and go. Some seeds are run once to see which calls are
-made; each of them is then failed in a run of its own, which has to heal and to keep every promise.
+file, high watermarks that are written down, replicas that come and go, shards that followed and lead. Some seeds are
+run once to see which calls are made; each of them is then failed in a run of its own, which has to heal and to keep
+every promise.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from tests.simulation.disk_calls import ERRORS, DiskCall, Site, callers, sites_i
 from tests.simulation.offload import SimOffload
 from tests.simulation.test_every_fault import IN_A_CLUSTER, is_one_of
 
-SEEDS = 3
-SECONDS = 6.5
+SEEDS = 4
+SECONDS = 12.0
 FAULTS = ["crash", "crash", "move_replicas", "replace_disk"]
-WORK = ["publish_idempotent"]
+WORK = ["publish_idempotent", "queues"]
 
 
 class Watched(ClusterMachine):

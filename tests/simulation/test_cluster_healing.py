@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.simulation.cluster_clients import TOPIC
-from tests.simulation.cluster_machine import ClusterMachine
+from tests.simulation.cluster_clients import TOPIC, records
+from tests.simulation.cluster_machine import SETTINGS, ClusterMachine
 from tests.simulation.cluster_world import Node
 from tests.simulation.disk import Fault
 from waystation.cluster.decisions.state import encode, read_partition
@@ -34,8 +34,8 @@ def quiet() -> Iterator[None]:
 
 
 class Told(ClusterMachine):
-    def __init__(self, story: Callable[[Told], Coroutine[Any, Any, None]]) -> None:
-        super().__init__(1, faults=[], work=[], nodes=3)
+    def __init__(self, story: Callable[[Told], Coroutine[Any, Any, None]], nodes: int = 3) -> None:
+        super().__init__(1, faults=[], work=[], nodes=nodes)
         self._story = story
 
     async def _main(self, seconds: float) -> None:
@@ -71,6 +71,21 @@ class Told(ClusterMachine):
         state = read_partition(entry.value)
         new = msgspec.structs.replace(state, leader=to.id, epoch=state.epoch + 1)
         self.store.write({key: encode(new)}, {key: entry.revision})
+
+    async def place(self, *nodes: Node) -> None:
+        """The topic's first partition is moved to these nodes."""
+        topic_id = self.replica(self.leader()).topic.id
+        ids = [node.id for node in nodes]
+        await self.leader().ask(lambda broker: broker.operations.reassign(topic_id, 0, ids))
+
+    def placed(self, *nodes: Node) -> bool:
+        """They have it, and nobody else."""
+        own = [node for node, one in self.clients.replicas() if one.index == 0]
+        return self.whole() and sorted(node.id for node in own) == sorted(node.id for node in nodes)
+
+    def has(self, node: Node) -> int:
+        """How many records of it the node has; none without a replica."""
+        return sum(one.end_offset for other, one in self.clients.replicas() if other is node and one.index == 0)
 
     def _is_own(self, key: str) -> bool:
         return str(self.replica(self.leader()).topic.id) in key
@@ -138,3 +153,61 @@ def test_a_store_that_gives_no_answer_is_not_asked_all_the_time() -> None:
         assert 1 <= writes <= 40
 
     Told(story).run()
+
+
+@pytest.mark.parametrize("comes_back", ["after_the_crash", "before_it"])
+def test_a_replica_that_moved_away_and_back_begins_with_nothing(
+    monkeypatch: pytest.MonkeyPatch, comes_back: str
+) -> None:
+    """Its node dies before it notes again how far its logs are: what it had noted is of files that it removed."""
+    monkeypatch.setitem(SETTINGS, "waystation.checkpoint.interval.ms", "600000")
+    values = [b"%d" % number * 100_000 for number in range(10, 50)]
+
+    async def story(told: Told) -> None:
+        leader, second, third, going = sorted(told.nodes.values(), key=lambda node: node is not told.leader())
+        await told.place(leader, second, going)
+        await told.until(lambda: told.placed(leader, second, going), "three nodes have it")
+        for value in values:
+            await told.publish(value)
+        folder = log_of(told.replica(going)).folder
+        await told.until(lambda: told.replica(going).visible_offset == len(values), "it has all of it")
+        await going.ask(lambda broker: broker.housekeeping.checkpoint())
+        await told.place(leader, second, third)
+        await told.until(lambda: told.placed(leader, second, third), "it moves away")
+        await told.until(lambda: not going.disk.list(folder), "its files are removed")
+        if comes_back == "before_it":
+            told.network.slow[going.id, leader.id] = 0.5
+            await told.place(leader, second, going)
+            await told.until(lambda: told.has(going) > 0, "it gets the beginning")
+            assert told.has(going) < len(values)
+        await told.switch_off(going, power=False)
+        told.network.heal()
+        if comes_back == "after_the_crash":
+            await told.place(leader, second, going)
+        told.switch_on(going)
+        await told.until(lambda: told.placed(leader, second, going), "it has a replica again")
+        own = [one for _, one in told.clients.replicas() if one.index == 0]
+        await told.until(lambda: all(one.visible_offset == len(values) for one in own), "all have all of it")
+        assert [[value for _, value in records(one, len(values))] for one in own] == [values] * 3
+
+    Told(story, nodes=4).run()
+
+
+def test_files_of_a_replica_are_not_removed_while_it_is_being_noted_how_far_logs_are() -> None:
+    """What was looked at before would be noted after they were removed."""
+
+    async def story(told: Told) -> None:
+        leader, second, third, going = sorted(told.nodes.values(), key=lambda node: node is not told.leader())
+        await told.place(leader, second, going)
+        await told.until(lambda: told.placed(leader, second, going), "three nodes have it")
+        await told.publish(b"1")
+        folder = log_of(told.replica(going)).folder
+        assert going.broker is not None
+        async with going.broker._points.changing:
+            await told.place(leader, second, third)
+            await told.until(lambda: told.placed(leader, second, third), "it moves away")
+            await asyncio.sleep(5.0)
+            assert going.disk.list(folder)
+        await told.until(lambda: not going.disk.list(folder), "its files are removed")
+
+    Told(story, nodes=4).run()

@@ -14,6 +14,7 @@ import pytest
 from tests.simulation.broker_machine import ROOT, BrokerClients, BrokerMachine
 from tests.simulation.catalog import BlindCatalog, DiskCatalog, HastyCatalog
 from tests.simulation.disk import PowerCut, SimDisk
+from tests.simulation.encryption import encrypting, some_keys
 from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import Simulation
@@ -23,6 +24,7 @@ from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.commit import FlushMode, GroupCommit
 from waystation.log.log import Log
+from waystation.log.segments.segment import Segment
 from waystation.log.state import StateLog
 from waystation.transactions.coordinator import TransactionCoordinator
 from waystation.transactions.entry import Entry
@@ -40,6 +42,7 @@ def run_seed(seed: int, catalog: type[DiskCatalog] = DiskCatalog, flush: FlushMo
     """Some lives of one broker and its clients; raises Broken if a promise is not kept."""
     rng = random.Random(seed)
     clients = BrokerClients(rng, flush)
+    clients.keys = some_keys(seed)
     disk = SimDisk(seed)
     time = VirtualTime()
     for life in range(rng.randint(2, 4)):
@@ -74,7 +77,8 @@ def run_life(
     simulation = Simulation(seed * 100 + life, disk, time=time)
 
     async def main() -> None:
-        machine = BrokerMachine(simulation.world, disk, catalog(disk, ROOT), clients)
+        world = encrypting(clients.keys, simulation.world)
+        machine = BrokerMachine(world, disk, catalog(disk, ROOT), clients)
         await machine.start()
         if brief:
             raise PowerCut
@@ -217,6 +221,11 @@ def test_a_coordinator_that_does_not_read_decisions_when_it_leads_is_caught(monk
 def test_a_run_that_is_given_up_in_memory_alone_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fences, "recover", lambda self, fences, log: None)  # the deliberate bug
     assert _broken(60) > 1, "nobody has seen a task begin after its run was given up"
+
+
+def test_a_hole_in_a_time_index_that_is_believed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Segment, "_begins_in_1970", lambda self: True)  # the deliberate bug
+    assert _broken(100) > 1, "nobody has seen retention take fresh records for old"
 
 
 def _broken(seeds: int) -> int:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from tests.simulation import follower_machine
 from tests.simulation.disk import PowerCut, SimDisk
+from tests.simulation.encryption import encrypting, some_keys
 from tests.simulation.follower_machine import STREAM, Cluster, FollowerMachine
 from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
@@ -44,6 +45,7 @@ def run_seed(seed: int) -> Cluster:
     """Some lives of one machine and the leaders around it; raises Broken if a promise is not kept."""
     rng = random.Random(seed)
     cluster = Cluster(rng)
+    cluster.keys = some_keys(seed)
     disk = SimDisk(seed)
     time = VirtualTime()
     for life in range(rng.randint(2, 5)):
@@ -94,7 +96,7 @@ def run_life(
     simulation = Simulation(seed * 100 + life, disk, time=time)
 
     async def main() -> None:
-        machine = FollowerMachine(simulation.world, disk, cluster, power_goes=power_goes)
+        machine = FollowerMachine(encrypting(cluster.keys, simulation.world), disk, cluster, power_goes=power_goes)
         if story is not None:
             await story(machine)
         await machine.start()

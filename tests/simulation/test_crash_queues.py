@@ -15,6 +15,7 @@ import pytest
 
 from tests.simulation.catalog import DiskCatalog
 from tests.simulation.disk import PowerCut, SimDisk
+from tests.simulation.encryption import encrypting, some_keys
 from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
 from tests.simulation.queue_machine import ROOT, QueueMachine
@@ -66,6 +67,7 @@ def run_seed(seed: int, *, faults: bool = False, kills: float = 0.3) -> QueueCli
     that end in the middle of something end by `kill -9`, the others by a power cut."""
     rng = random.Random(seed)
     clients = QueueClients(rng)
+    clients.keys = some_keys(seed)
     disk = SimDisk(seed)
     time = VirtualTime()
     rotten = False  # two copies are kept: what rots twice is lost
@@ -102,7 +104,8 @@ def run_life(
     trouble: list[Trouble] = []
 
     async def main() -> None:
-        machine = QueueMachine(simulation.world, disk, DiskCatalog(disk, ROOT), clients, faults=faults)
+        world = encrypting(clients.keys, simulation.world)
+        machine = QueueMachine(world, disk, DiskCatalog(disk, ROOT), clients, faults=faults)
         await machine.start()
         if machine.trouble is not None:
             trouble.append(machine.trouble)

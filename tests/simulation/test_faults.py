@@ -114,7 +114,7 @@ def test_nothing_is_acknowledged_whose_flush_failed(seed: int) -> None:
     story = Story(seed)
 
     async def publish(machine: BrokerMachine, index: int) -> None:
-        batch = machine.batch()
+        batch = machine.batch((STREAM, index))
         appended = machine.append((STREAM, index), batch)
         if await machine.durable((STREAM, index), appended.last_offset + 1):
             story.clients.streams[STREAM, index].promise(bytes(batch))
@@ -140,7 +140,7 @@ def test_what_a_restarted_broker_acknowledges_after_a_failed_flush_survives_a_po
         story.disk.inject(Fault("sync", log.folder, times=1_000))
         for _ in range(50):
             with contextlib.suppress(StorageFailed):
-                machine.append((STREAM, 0), machine.batch())
+                machine.append((STREAM, 0), machine.batch((STREAM, 0)))
         await asyncio.sleep(1)
 
     story.live(fail, stop=seed % 2 == 0)

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from waystation.health.resource_alarms import ResourceAlarms
     from waystation.health.sampling import Sampling
     from waystation.queues.dead_letters import DeadLetters
+    from waystation.security.api_keys import ApiKeys
     from waystation.security.audit import Audit
     from waystation.security.authenticator import Authenticator
     from waystation.security.permissions import Permissions
+    from waystation.security.quotas.client_quotas import ClientQuotas
     from waystation.security.users import Users
     from waystation.share.admin import SharedAdmin
     from waystation.share.other_coordinators import ShareCoordinators
@@ -56,8 +58,10 @@ class ManagedBroker(Core, Protocol):
     policies: Policies
     audit: Audit
     users: Users
+    api_keys: ApiKeys
     authenticator: Authenticator
     permissions: Permissions
+    quotas: ClientQuotas
     pipelines_seen: PipelinesSeen
     pipeline_runner: Runner | None
 

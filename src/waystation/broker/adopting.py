@@ -16,6 +16,7 @@ from itertools import islice
 
 import msgspec
 
+from waystation.broker.encrypted_folder import source_from_environment, unlocked
 from waystation.broker.open import locked_folder, open_broker
 from waystation.catalog import ABSENT, rows
 from waystation.catalog.sqlite import FILE as CATALOG_FILE
@@ -47,7 +48,8 @@ async def adopt(path: str, node_id: int, address: EtcdAddress) -> Adopted:
     be repeated."""
     world = real_world()
     check_alone(world, path)
-    broker = await open_broker(path, BrokerSettings(KEEP_ALL))
+    settings = BrokerSettings(KEEP_ALL | source_from_environment())
+    broker = await open_broker(path, settings)
     try:
         epochs = {
             partition_key(topic.id, partition.index): max(partition.epoch, 0)
@@ -69,7 +71,8 @@ def check_alone(world: World, path: str) -> None:
 
 def _hand_over(world: World, path: str, node_id: int, address: EtcdAddress, epochs: Mapping[str, int]) -> Adopted:
     with locked_folder(world, path) as root:
-        with closing(SqliteCatalog(root, world.random)) as catalog:
+        world = unlocked(world, root)
+        with closing(SqliteCatalog(root, world.random, world.keys)) as catalog:
             cluster_id, found = catalog.cluster_id(), catalog.read()
         with closing(EtcdStore(address, cluster_id)) as store:
             if store.cluster_id() != cluster_id:
@@ -99,7 +102,7 @@ def _folder(world: World, root: str, cluster_id: str, node_id: int) -> Folder:
     found = node_file.load(world.disk, root)
     folder = node_file.folder_of(found, root, cluster_id, node_id, world.random.token(8).hex())
     folder = Folder(node_id, folder.id, max(folder.incarnation, 1))
-    node_file.save(world.disk, root, cluster_id, folder)
+    node_file.save(world.disk, root, cluster_id, folder, encrypted=world.keys is not None)
     return folder
 
 

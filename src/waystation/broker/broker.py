@@ -6,7 +6,7 @@ A broker knows no protocol and opens no port; protocols are given the broker. It
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from waystation.admin.jobs import Jobs
@@ -41,10 +41,13 @@ from waystation.queues.queues import Queues
 from waystation.queues.shard.shards import Shards
 from waystation.routing.namespaces import Namespaces
 from waystation.routing.routing import Routing
+from waystation.security.api_keys import ApiKeys
 from waystation.security.audit import Audit
 from waystation.security.authenticator import Authenticator, Login
+from waystation.security.delegation_tokens import DelegationTokens
 from waystation.security.permissions import Permissions
-from waystation.security.principals import Principal
+from waystation.security.principals import Principal, key_credential, token_credential
+from waystation.security.quotas.client_quotas import ClientQuotas
 from waystation.security.topic_permissions import TopicPermissions
 from waystation.security.users import User, Users
 from waystation.security.whereabouts import Whereabouts
@@ -71,6 +74,7 @@ from waystation.topics.topics import (
     QUEUES_TOPIC,
     SHARE_TOPIC,
     TRANSACTIONS_TOPIC,
+    Topic,
     Topics,
 )
 from waystation.transactions.coordinator import TransactionCoordinator
@@ -164,14 +168,24 @@ class Broker:
         self.users = Users(catalog, self.follower, world)
         self.follower.follow(self.users)
         self.users.subscribe_changes(self._user_changed)
-        self.authenticator = Authenticator(self.users, settings, world, self.meters)
+        self.api_keys = ApiKeys(catalog, self.follower, self.users, world)
+        self.follower.follow(self.api_keys)
+        self.api_keys.subscribe_removed(self._key_removed)
+        self.delegation_tokens = DelegationTokens(catalog, self.follower, self.users, settings, world)
+        self.follower.follow(self.delegation_tokens)
+        self.delegation_tokens.subscribe_removed(self._token_removed)
+        self.authenticator = Authenticator(
+            self.users, self.api_keys, self.delegation_tokens, settings, world, self.meters
+        )
         self.durability = Durability(self.commit)
         self.durable = self.durability.wait
         self.when_durable = self.durability.when_durable
         self.messages = Messages(world, settings, self.topics, self.publishing)
         self.inboxes = Inboxes(world)
         self.connections = Connections()
-        self.admission = Admission(settings, world.handles, world.clock)
+        self.quotas = ClientQuotas(catalog, self.follower, world.clock.monotonic)
+        self.follower.follow(self.quotas)
+        self.admission = Admission(settings, world.handles, world.clock, self.quotas.connection_wait_s)
         self.jobs = Jobs(world)
         self.group_history = GroupHistory(world.clock)
         self.namespaces: Namespaces = Namespaces(self)
@@ -194,7 +208,7 @@ class Broker:
             self.topics,
             self.messages,
             enforced=lambda: self.permissions.enforced,
-            alone=node is None,
+            elsewhere=None if node is None else self._send_audit,
         )
         self.permissions.subscribe_refusals(self.audit.refused)
         self.authenticator.subscribe_logins(self._logged_in)
@@ -236,6 +250,7 @@ class Broker:
 
     def _become_member(self, node: NodeOptions, view: StoreView, high_watermarks: HighWatermarks) -> Member:
         from waystation.broker.homes import Homes
+        from waystation.cluster.deletions import Deletions
         from waystation.cluster.leadership import Leadership
         from waystation.cluster.links.coordinators import LinkedCoordinators
         from waystation.cluster.links.peers import Peers
@@ -280,9 +295,19 @@ class Broker:
             self.markers.write_all,
             lambda asked: self.writers.answer(asked),
             lambda asked: self.share_service.answer(asked),
+            lambda asked: self.audit.take(asked.records),
         )
         self._links = links
-        return Member(self.world, node, view, membership, leadership, links, peers, self.topics, high_watermarks)
+        deletions = Deletions(self.world, node.store, view, self.follower, self.topics)
+        return Member(
+            self.world, node, view, membership, leadership, links, peers, self.topics, high_watermarks, deletions
+        )
+
+    async def _send_audit(self, topic: Topic, records: Sequence[tuple[bytes, bytes]]) -> None:
+        from waystation.cluster.links.audit_entries import send
+
+        if self._links is not None:
+            await send(self._links, self.view, topic, records)
 
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
         """What a session of a protocol holds. `waits`: it holds publishers back itself while an alarm is on."""
@@ -297,8 +322,11 @@ class Broker:
             await self.world.offload(self.member.load)
         self.runtime_settings.load(self.catalog)
         self.users.load()
+        self.api_keys.load()
+        self.delegation_tokens.load()
         self.permissions.load()
         self.topic_permissions.load()
+        self.quotas.load()
         for name, text in self.settings.ignored.items():
             logger.warning(
                 "setting.ignored",
@@ -469,6 +497,18 @@ class Broker:
         removed = name if user is None else None
         asyncio.get_running_loop().call_later(LAST_ANSWER_S, self._end_connections, removed)
 
+    def _key_removed(self, key_id: str) -> None:
+        """Connections that have logged in by it end."""
+        self._end_logged_in_by(key_credential(key_id))
+
+    def _token_removed(self, token_id: str) -> None:
+        self._end_logged_in_by(token_credential(token_id))
+
+    def _end_logged_in_by(self, credential: str) -> None:
+        for connection in self.connections:
+            if connection.credential == credential:
+                connection.end("what it has logged in by is revoked")
+
     def _logged_in(self, login: Login) -> None:
         self.audit.login(login.user, login.host, login.protocol, login.mechanism, failure=login.failure)
 
@@ -500,8 +540,11 @@ class Broker:
         await self.resource_alarms.stop()
         await self.namespaces.settle()
         await self.users.settle()
+        await self.api_keys.settle()
+        await self.delegation_tokens.settle()
         await self.permissions.settle()
         await self.topic_permissions.settle()
+        await self.quotas.settle()
         await self.policies.stop()
         await self.runtime_settings.settle()
         await self.topics.settle()

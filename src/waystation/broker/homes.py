@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waystation.topics.partitions.partition import Partition
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.partitions.state_log import PartitionStateLog
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
 
@@ -22,6 +23,18 @@ class Homes:
 
     def has(self, topic: str) -> bool:
         return topic in MOVING
+
+    def follow(self, partition: ReplicatedPartition) -> None:
+        if partition.topic.name == QUEUES_TOPIC:
+            self._broker.shards.follow(partition)
+
+    async def catch_up(self, partition: Partition) -> None:
+        if partition.topic.name == QUEUES_TOPIC:
+            await self._broker.shards.catch_up(partition)
+
+    def forget(self, partition: Partition) -> None:
+        if partition.topic.name == QUEUES_TOPIC:
+            self._broker.shards.unfollow(partition.index)
 
     async def lead(self, partition: Partition) -> None:
         broker, topic = self._broker, partition.topic.name

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.broker.broker import LOCK_FILE, Broker
+from waystation.broker.encrypted_folder import begun, check_key
+from waystation.catalog import Catalog
 from waystation.catalog.memory import MemoryCatalog
 from waystation.catalog.rows import definitions_of
 from waystation.catalog.sqlite import FILE as SQLITE_FILE
 from waystation.catalog.sqlite import SqliteCatalog, has_entries, new_cluster_id
 from waystation.config import BrokerSettings
+from waystation.encryption.master_key import SETTING
 from waystation.errors import Conflict, DataInUse, Invalid, InvalidSetting, StoreUnavailable
 from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
@@ -36,17 +39,24 @@ SMALLEST_SEGMENT, LARGEST_SEGMENT = 64 * 1024, 16 * 1024 * 1024
 async def open_broker(path: str, settings: BrokerSettings, world: World | None = None) -> Broker:
     """A started broker on the folder `path`, which is created if it is not there.
 
-    `:memory:` is no folder: nothing is written to any disk, and nothing is left when the broker stops.
-    DataInUse if another broker has it, NewerFormat if a newer version wrote it; then nothing was touched.
+    `:memory:` is no folder: nothing is written to any disk, and nothing is left when the broker stops. DataInUse if
+    another broker has it, NewerFormat if a newer version wrote it, WrongKey, InvalidSetting or Corrupt if it is
+    encrypted and the key does not fit or is missing; then nothing was touched.
     """
     if path == MEMORY:
         settings = in_memory(settings)
         world = real_world(MemoryDisk(settings.integer("waystation.memory.data.max.bytes")))
     world = world or real_world()
+    source = "" if path == MEMORY else settings.text(SETTING)
+    check_key(world, path, source)
     root = path if path == MEMORY else _lock(world, path)
     with ExitStack() as undo:
         undo.callback(world.disk.unlock, f"{root}/{LOCK_FILE}")
-        catalog = MemoryCatalog(new_cluster_id(world.random)) if path == MEMORY else SqliteCatalog(root, world.random)
+        if path == MEMORY:
+            catalog: Catalog = MemoryCatalog(new_cluster_id(world.random))
+        else:
+            world = begun(world, root, source)
+            catalog = SqliteCatalog(root, world.random, world.keys)
         undo.callback(catalog.close)
         tracing = open_tracing(world, settings)
         if tracing is not None:
@@ -79,6 +89,8 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
     from waystation.security.node_links import LinkLogin, ensure_secret
 
     world = real_world()
+    source = settings.text(SETTING)
+    check_key(world, path, source)
     root = _lock(world, path)
     with ExitStack() as undo:
         undo.callback(world.disk.unlock, f"{root}/{LOCK_FILE}")
@@ -87,6 +99,7 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
                 f"{root} is the data folder of a broker that is no node of a cluster; it was left untouched."
                 " `waystation cluster adopt` makes it the first node of one, or choose another folder"
             )
+        world = begun(world, root, source)
         store = await _open_store(world, plan.address)
         undo.callback(store.close)
         tracing = open_tracing(world, settings)

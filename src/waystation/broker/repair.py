@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from waystation.broker.encrypted_folder import unlocked
 from waystation.broker.open import locked_folder
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.errors import UnknownTopic
@@ -19,7 +20,8 @@ def find_damage(path: str, topic: str, partition: int, *, skip: bool = False) ->
     """
     world = real_world()
     with locked_folder(world, path) as root:
-        catalog = SqliteCatalog(root, world.random)
+        world = unlocked(world, root)
+        catalog = SqliteCatalog(root, world.random, world.keys)
         try:
             row = next((row for row in catalog.topics() if row.name == topic), None)
         finally:

@@ -54,6 +54,8 @@ class DeletedTopic(msgspec.Struct, frozen=True):
 
     name: str
     id: UUID
+    removed: tuple[int, ...] = ()
+    """In a cluster: the nodes that have none of its files any more."""
 
 
 class ExchangeRow(msgspec.Struct, frozen=True):

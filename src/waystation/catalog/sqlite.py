@@ -8,8 +8,12 @@ power cut the journal is back, and SQLite undoes the change with it. `EXTRA` syn
 killed between the two leaves a change that the next start sees and a power cut would still undo, so opening syncs the
 folder.
 
-`format` holds the version of the whole data folder. A newer one is refused before anything is touched; an older one is
-brought up step by step (`sqlite_upgrades.py`), each step in one transaction.
+In an encrypted folder the values are sealed, each bound to its key; the keys (names) are not. Opening seals what is
+still plain, and what an earlier folder key has sealed.
+
+`format` holds the version of the whole data folder, plus 1000 if it is encrypted: then versions before encryption
+refuse it, too. A newer one is refused before anything is touched; an older one is brought up step by step
+(`sqlite_upgrades.py`), each step in one transaction.
 """
 
 from __future__ import annotations
@@ -37,11 +41,15 @@ from waystation.catalog.catalog import (
 )
 from waystation.catalog.history import History
 from waystation.catalog.sqlite_upgrades import ENTRIES, UPGRADES
+from waystation.encryption.key_ring import KeyRing
 from waystation.errors import Corrupt, NewerFormat, StorageFailed, WriteInDoubt
 from waystation.world.disk import OsDisk
 from waystation.world.random import Random
 
 FILE = "catalog.sqlite"
+ENCRYPTED = 1000
+"""Added to the version in `format`."""
+_SEALED = b"\0WSV1"
 
 _SCHEMA = f"""
 CREATE TABLE format (version INTEGER NOT NULL);
@@ -76,25 +84,42 @@ def has_entries(folder: str, prefix: str) -> bool:
     return found is not None
 
 
+def is_encrypted(folder: str) -> bool:
+    """Whether a folder's catalog says that the folder is encrypted, as far as it can be read. It changes nothing."""
+    path = f"{folder}/{FILE}"
+    if not os.path.exists(path):
+        return False
+    try:
+        with closing(sqlite3.connect(_read_only(path), uri=True)) as db:
+            row = db.execute("SELECT version FROM format").fetchone()
+    except sqlite3.Error:
+        return False
+    return row is not None and int(row[0]) // ENCRYPTED == 1
+
+
 class SqliteCatalog(Catalog):
     """One connection, guarded by a lock: changes are rare."""
 
-    def __init__(self, folder: str, random: Random) -> None:
+    def __init__(self, folder: str, random: Random, keys: KeyRing | None = None) -> None:
         path = f"{folder}/{FILE}"
         if os.path.exists(path):
-            _refuse_newer(folder)
+            _refuse_unreadable(folder, keys)
         else:
             _refuse_orphans(folder)
         self._lock = threading.Lock()
+        self._keys = keys
+        self._sealing = None if keys is None else keys.new_data_key()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             self._db.execute("PRAGMA synchronous=EXTRA")
             version = self._version()
-            _refuse(folder, version)  # again: a crashed change of the newer version may have hidden it the first time
+            # Again: a crashed change of the newer version may have hidden it the first time.
+            _refuse(folder, version, keys)
             if version is None:
                 _refuse_orphans(folder)
                 self._create(random)
             self._upgrade()
+            self._seal_all()
             OsDisk().sync_folder(folder)
             self._revision = self._stored_revision()
             self.history = History(self._revision)
@@ -117,11 +142,49 @@ class SqliteCatalog(Catalog):
         )
 
     def _upgrade(self) -> None:
-        while (version := self._version() or FORMAT_VERSION) < FORMAT_VERSION:
+        while (version := self._version() or FORMAT_VERSION) % ENCRYPTED < FORMAT_VERSION:
             with self._lock, self._db:
                 self._db.execute("BEGIN IMMEDIATE")
-                UPGRADES[version](self._db)
+                UPGRADES[version % ENCRYPTED](self._db)
                 self._db.execute("UPDATE format SET version = ?", (version + 1,))
+
+    def _seal_all(self) -> None:
+        """What is plain is overwritten in the file, what is left of it in unused pages too, and only then the folder is
+        marked. A crash in between: the next start begins again."""
+        if self._keys is None:
+            return
+        version = self._version() or FORMAT_VERSION
+        found = self._db.execute("SELECT key, value FROM entries").fetchall()
+        old = [(key, self._open(key, value)) for key, value in found if self._sealed_with(value) != self._keys.active]
+        if old:
+            self._db.execute("PRAGMA secure_delete=ON")
+            with self._lock, self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                sealed = [(self._seal(key, value), key) for key, value in old]
+                self._db.executemany("UPDATE entries SET value = ? WHERE key = ?", sealed)
+        if version < ENCRYPTED:
+            self._db.execute("VACUUM")
+            with self._lock, self._db:
+                self._db.execute("UPDATE format SET version = ?", (version + ENCRYPTED,))
+
+    def _sealed_with(self, value: bytes) -> int | None:
+        """The number of a folder key."""
+        if not value.startswith(_SEALED):
+            return None
+        return int.from_bytes(value[len(_SEALED) : len(_SEALED) + 4], "big")
+
+    def _seal(self, key: str, value: bytes) -> bytes:
+        if self._sealing is None:
+            return value
+        return b"".join((_SEALED, *self._sealing.seal(value, _associated(key))))
+
+    def _open(self, key: str, value: bytes) -> bytes:
+        if self._keys is None or not value.startswith(_SEALED):
+            return value
+        try:
+            return self._keys.open(memoryview(value)[len(_SEALED) :], _associated(key))
+        except Corrupt as error:
+            raise Corrupt(f"the entry {key[:100]!r} of {FILE} cannot be opened: {error}") from error
 
     def cluster_id(self) -> str:
         return str(self._db.execute("SELECT id FROM cluster").fetchone()[0])
@@ -137,7 +200,8 @@ class SqliteCatalog(Catalog):
         where, bounds = ("", ()) if not prefix else (" WHERE key >= ? AND key < ?", (prefix, _after_all(prefix)))
         with self._lock:
             found = self._db.execute(f"SELECT key, value, revision FROM entries{where} ORDER BY key", bounds).fetchall()
-            return Snapshot(self._revision, {key: Entry(value, revision) for key, value, revision in found})
+            entries = {key: Entry(self._open(key, value), revision) for key, value, revision in found}
+            return Snapshot(self._revision, entries)
 
     def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int] | None = None) -> int:
         with self._lock:
@@ -167,7 +231,7 @@ class SqliteCatalog(Catalog):
         for key in keys:
             row = self._db.execute("SELECT value, revision FROM entries WHERE key = ?", (key,)).fetchone()
             if row is not None:
-                found[key] = Entry(*row)
+                found[key] = Entry(self._open(key, row[0]), row[1])
         return found
 
     def _put(self, revision: int, entries: Iterable[tuple[str, bytes | None, int]]) -> None:
@@ -178,7 +242,7 @@ class SqliteCatalog(Catalog):
         )
         self._db.executemany(
             "INSERT OR REPLACE INTO entries (key, value, revision) VALUES (?, ?, ?)",
-            [entry for entry in entries if entry[1] is not None],
+            [(key, self._seal(key, value), revised) for key, value, revised in entries if value is not None],
         )
         self._db.execute("UPDATE revision SET number = ?", (revision,))
         self._db.execute("COMMIT")
@@ -235,7 +299,11 @@ def _read_only(path: str) -> str:
     return f"file:{escaped}?mode=ro"
 
 
-def _refuse_newer(folder: str) -> None:
+def _associated(key: str) -> bytes:
+    return f"waystation: entry {key}".encode()
+
+
+def _refuse_unreadable(folder: str, keys: KeyRing | None) -> None:
     """Looks without touching anything."""
     path = f"{folder}/{FILE}"
     db = sqlite3.connect(_read_only(path), uri=True)
@@ -247,13 +315,20 @@ def _refuse_newer(folder: str) -> None:
         raise Corrupt(f"{path} is damaged ({error}); it was left untouched. Put it back from a backup.") from error
     finally:
         db.close()
-    _refuse(folder, None if row is None else int(row[0]))
+    _refuse(folder, None if row is None else int(row[0]), keys)
 
 
-def _refuse(folder: str, version: int | None) -> None:
-    if version is not None and version > FORMAT_VERSION:
+def _refuse(folder: str, version: int | None, keys: KeyRing | None) -> None:
+    if version is None:
+        return
+    if version // ENCRYPTED == 1 and keys is None:
+        raise Corrupt(
+            f"{folder} is encrypted, but there is no key to open it with: its file of keys (encryption.keys) is"
+            " missing. It was left untouched. Put that file back from a backup"
+        )
+    if version // ENCRYPTED > 1 or version % ENCRYPTED > FORMAT_VERSION:
         raise NewerFormat(
-            f"{folder} was written by a newer version of Waystation (format {version}, this one knows"
+            f"{folder} was written by a newer version of Waystation (format {version % ENCRYPTED}, this one knows"
             f" {FORMAT_VERSION}); it was left untouched. Upgrade Waystation to use it."
         )
 

@@ -1,1 +1,2 @@
-"""The command line: `main.py` finds the command, each other file is one command or what several share."""
+"""The command line: `main.py` finds the command; a room for each group of commands, and here the others and what
+several share."""

@@ -100,6 +100,7 @@ def _as_json(position: int, header: Header, good: bool) -> dict[str, object]:
         "base_sequence": header.base_sequence,
         "transactional": header.transactional,
         "control": header.control,
+        "encrypted": _encrypted(header),
         "checksum_right": good,
     }
 
@@ -108,7 +109,8 @@ def _as_row(position: int, header: Header, good: bool) -> tuple[str | int | None
     producer = (
         None if header.producer_id < 0 else f"{header.producer_id}/{header.producer_epoch}@{header.base_sequence}"
     )
-    flags = " ".join(name for name, on in (("txn", header.transactional), ("control", header.control)) if on)
+    said = (("txn", header.transactional), ("control", header.control), ("encrypted", _encrypted(header)))
+    flags = " ".join(name for name, on in said if on)
     return (
         position,
         f"{header.base_offset}–{header.last_offset}",
@@ -120,6 +122,12 @@ def _as_row(position: int, header: Header, good: bool) -> tuple[str | int | None
         flags or None,
         "right" if good else "WRONG",
     )
+
+
+def _encrypted(header: Header) -> bool:
+    from waystation.log.batches.batch import ENCRYPTED
+
+    return bool(header.attributes & ENCRYPTED)
 
 
 def _codec(header: Header) -> str:

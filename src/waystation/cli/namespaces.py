@@ -15,7 +15,7 @@ from waystation.errors import AlreadyExists, Invalid, NotFound
 if TYPE_CHECKING:
     from waystation.client.sync.client import Client
 
-LIMITS = ("max_queues", "max_bytes", "max_connections")
+LIMITS = ("max_queues", "max_bytes", "max_connections", "max_topics", "max_partitions")
 NO_LIMIT = -1
 
 
@@ -40,6 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verb.add_argument("--max-queues", type=not_negative, metavar="N", help="maximum number of queues")
         verb.add_argument("--max-bytes", type=size, metavar="SIZE", help="of messages in its queues and topics")
         verb.add_argument("--max-connections", type=not_negative, metavar="N", help="maximum number of connections")
+        verb.add_argument("--max-topics", type=not_negative, metavar="N", help="maximum number of topics")
+        verb.add_argument("--max-partitions", type=not_negative, metavar="N", help="of all its topics together")
 
     delete = verbs.add_parser("delete", help="remove namespaces with all queues, exchanges and messages in them")
     delete.add_argument("namespace", nargs="+")

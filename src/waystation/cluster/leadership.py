@@ -83,11 +83,20 @@ class Homes(Protocol):
     def has(self, topic: str) -> bool:
         """Whether somebody has state in this topic."""
 
+    def follow(self, partition: ReplicatedPartition) -> None:
+        """Another broker leads: what is committed is applied ahead of time. May be said again."""
+
+    async def catch_up(self, partition: Partition) -> None:
+        """It is about to be led: what is committed and not applied yet is applied, while others go on."""
+
     async def lead(self, partition: Partition) -> None:
         """This broker does from now on what is asked of that state: it is what the log says."""
 
     def drop(self, partition: Partition) -> None:
         """Another one does. Before the partition follows."""
+
+    def forget(self, partition: Partition) -> None:
+        """There is no replica here any more: what was applied ahead of time is let go of."""
 
 
 class _Replica:
@@ -143,6 +152,7 @@ class Leadership:
         self._numbers = Numbers()
         self._throttle = Throttle(world.clock, lambda: settings.integer("follower.replication.throttled.rate"))
         self._cutting: set[Key] = set()  # logs that an answer of a leader is cutting
+        self._moving: set[Key] = set()  # partitions whose files are being made or removed here
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -249,11 +259,13 @@ class Leadership:
         if self._node_id not in known.state.replicas:
             self._forget(key)
             partition.follow(known.state.epoch, known.state.leader)
-            if partition.here:
+            if partition.here and key not in self._moving:
+                self._moving.add(key)
                 self._begin(self._remove_replica(key, partition))
             return
         if not partition.here:
-            if key not in self._cutting:  # else it is being made anew
+            if key not in self._cutting and key not in self._moving:  # else it is being made anew, or will be
+                self._moving.add(key)
                 self._begin(self._add_replica(key, partition))
             return
         replica = self._replicas.get(key)
@@ -265,6 +277,7 @@ class Leadership:
         replica = self._replicas.pop(key, None)
         if replica is not None:
             self._depose(replica)
+            self._homes.forget(replica.partition)
             self._fetch_from(replica, None)
 
     def _take_role(self, replica: _Replica, known: Known[PartitionState]) -> None:
@@ -301,6 +314,8 @@ class Leadership:
             )
             self._fetch_from(replica, None)
             return
+        if self._homes.has(replica.partition.topic.name) and not self._stopping:
+            self._homes.follow(replica.partition)
         self._fetch_from(replica, None if state.leader in (NOBODY, self._node_id) else state.leader)
 
     def _is_cut(self, replica: _Replica) -> bool:
@@ -354,9 +369,11 @@ class Leadership:
     async def _lead_home(self, replica: _Replica, led: Led | None, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
             await asyncio.gather(previous, return_exceptions=True)
-        if replica.led is not led or led is None:
-            return
         try:
+            if replica.led is led:
+                await self._homes.catch_up(replica.partition)
+            if replica.led is not led or led is None:
+                return
             await self._homes.lead(replica.partition)
         except WaystationError as error:
             logger.error(
@@ -427,7 +444,10 @@ class Leadership:
 
     async def _add_replica(self, key: Key, partition: ReplicatedPartition) -> None:
         """The store says that this node is to have a copy."""
-        log = await self._world.offload(self._topics.open_log_of, partition.topic, partition.index)
+        try:
+            log = await self._world.offload(self._topics.open_log_of, partition.topic, partition.index)
+        finally:
+            self._moving.discard(key)
         known = self._view.partition(*key)
         if partition.here or known is None or self._node_id not in known.state.replicas:
             log.close(clean=False)
@@ -443,8 +463,12 @@ class Leadership:
 
     async def _remove_replica(self, key: Key, partition: ReplicatedPartition) -> None:
         """The store says, at a revision, that the partition has moved away: its files are removed."""
-        await self._topics.remove_copy(partition)
-        self._learn(key)  # it may have come back meanwhile
+        try:
+            await self._topics.remove_copy(partition)
+        finally:
+            self._moving.discard(key)
+            if not self._stopping:
+                self._learn(key)  # it may have come back meanwhile
 
     async def _finish_cutting(self, replica: _Replica) -> None:
         """The disk has interrupted a truncation: until the rest is done, the replica neither follows nor leads."""

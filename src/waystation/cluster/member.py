@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from waystation.cluster import internal_topics
 from waystation.cluster.decisions.state import Address, partition_key
+from waystation.cluster.deletions import LOOK_S, Deletions
 from waystation.cluster.internal_topics import InternalTopic
 from waystation.cluster.leadership import Leadership
 from waystation.cluster.links.link import Links
@@ -48,6 +49,7 @@ class Member:
         peers: Peers,
         topics: Topics,
         high_watermarks: HighWatermarks,
+        deletions: Deletions,
     ) -> None:
         self._world = world
         self._node = node
@@ -58,7 +60,9 @@ class Member:
         self.membership = membership
         self.leadership = leadership
         self.peers = peers
+        self.deletions = deletions
         self._checkpointing: asyncio.Task[None] | None = None
+        self._tidying: asyncio.Task[None] | None = None
 
     def spread_markers(self, markers: Markers) -> SpreadMarkers:
         return SpreadMarkers(markers, self._topics, self.view, self._links)
@@ -92,6 +96,7 @@ class Member:
     def start(self) -> None:
         self.leadership.start()
         self._checkpointing = asyncio.get_running_loop().create_task(self._checkpoint_forever())
+        self._tidying = asyncio.get_running_loop().create_task(self._tidy_forever())
 
     async def join(self, listeners: Mapping[str, Address]) -> None:
         await self.membership.join(listeners)
@@ -105,9 +110,10 @@ class Member:
         self.leadership.step_down()
 
     async def stop(self) -> None:
-        if self._checkpointing is not None:
-            self._checkpointing.cancel()
-            await asyncio.gather(self._checkpointing, return_exceptions=True)
+        for task in (self._checkpointing, self._tidying):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         await self.leadership.stop()
         with contextlib.suppress(OSError):
             await self._checkpoint()
@@ -121,6 +127,11 @@ class Member:
                 await self._checkpoint()
             except OSError as error:
                 logger.warning("high_watermarks.not_saved", "high watermarks cannot be written: {error}", error=error)
+
+    async def _tidy_forever(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self.deletions.look()
 
     async def _checkpoint(self) -> None:
         if self._high_watermarks.note(self.leadership.high_watermarks()):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from waystation.catalog.catalog import Entry
@@ -101,7 +102,10 @@ class Membership:
         while True:
             disk = _known(disk_key(self.node_id), await self._ask(self._store.get, disk_key(self.node_id)), read_disk)
             begun = starting.begin(folder, disk, self._new_id(), restored=self._restored)
-            await self._world.offload(node_file.save, self._world.disk, self._root, cluster_id, begun.folder)
+            encrypted = self._world.keys is not None
+            await self._world.offload(
+                partial(node_file.save, encrypted=encrypted), self._world.disk, self._root, cluster_id, begun.folder
+            )
             if not starting.trusted(folder, disk) and found is not None and found.incarnation:
                 logger.warning(
                     "node.other_disk",

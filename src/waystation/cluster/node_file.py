@@ -14,6 +14,8 @@ from waystation.world.disk import Disk
 
 FILE = "node.json"
 FORMAT = 1
+ENCRYPTED_FORMAT = 2
+"""The same, of a folder that is encrypted: versions before encryption refuse it."""
 
 
 class NodeFile(msgspec.Struct, frozen=True):
@@ -40,10 +42,10 @@ def load(disk: Disk, root: str) -> NodeFile | None:
             f"{path} cannot be read ({error}); it was left untouched. Put it back from a backup, or start this node"
             " with an empty data folder: it then gets everything from the others"
         ) from error
-    if found.format > FORMAT:
+    if found.format > ENCRYPTED_FORMAT:
         raise NewerFormat(
-            f"{path} was written by a newer version of Waystation (format {found.format}, this one knows {FORMAT}); it"
-            " was left untouched. Upgrade Waystation to use it."
+            f"{path} was written by a newer version of Waystation (format {found.format}, this one knows"
+            f" {ENCRYPTED_FORMAT}); it was left untouched. Upgrade Waystation to use it."
         )
     return found
 
@@ -62,7 +64,8 @@ def folder_of(found: NodeFile | None, root: str, cluster_id: str, node_id: int, 
     return Folder(node_id, found.folder, found.incarnation)
 
 
-def save(disk: Disk, root: str, cluster_id: str, folder: Folder) -> None:
+def save(disk: Disk, root: str, cluster_id: str, folder: Folder, *, encrypted: bool = False) -> None:
     """Durable when it returns. Blocks."""
-    content = NodeFile(cluster_id, folder.node_id, folder.id, folder.incarnation)
+    version = ENCRYPTED_FORMAT if encrypted else FORMAT
+    content = NodeFile(cluster_id, folder.node_id, folder.id, folder.incarnation, version)
     disk.replace_file(f"{root}/{FILE}", msgspec.json.encode(content))

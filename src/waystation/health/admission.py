@@ -10,6 +10,7 @@ dashboard's, for one, where somebody wants to see what is the matter.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from waystation.config import BrokerSettings
 from waystation.observe.events import event_logger
@@ -27,14 +28,18 @@ RECENT_S = 60.0
 class Admission:
     """One per broker; a gate per port."""
 
-    def __init__(self, settings: BrokerSettings, handles: Handles, clock: Clock) -> None:
+    def __init__(
+        self, settings: BrokerSettings, handles: Handles, clock: Clock, wait_s: Callable[[str], float] | None = None
+    ) -> None:
+        """`wait_s`: counts a connection from an address, or says for how long that has to wait (a quota)."""
+        self._wait_s = wait_s
         self._settings = settings
         self._handles = handles
         self._clock = clock
         self._here: Counter[str] = Counter()  # by port, which is named after its first protocol
         self.refused: Counter[str] = Counter()
         self._untold = 0
-        self._told_at = -TOLD_EVERY_S
+        self._told_at = self._fast_told_at = -TOLD_EVERY_S
         self._refused_at = -RECENT_S
 
     @property
@@ -73,6 +78,9 @@ class Admission:
         if self.count >= self.most or self._here[port] >= self.most_at_one:
             self._refuse(port, peer)
             return None
+        if self._wait_s is not None and self._wait_s(peer):
+            self._refuse_fast(port, peer)
+            return None
         self._here[port] += 1
         left = False
 
@@ -83,6 +91,20 @@ class Admission:
                 self._here[port] -= 1
 
         return leave
+
+    def _refuse_fast(self, port: str, peer: str) -> None:
+        """An address connects faster than its quota allows."""
+        self.refused[port] += 1
+        now = self._clock.monotonic()
+        if now - self._fast_told_at >= TOLD_EVERY_S:
+            self._fast_told_at = now
+            logger.warning(
+                "connections.too_fast",
+                "a connection from {client} at the {port} port is refused: it connects faster than its quota"
+                " connection_creation_rate allows",
+                client=peer,
+                port=port,
+            )
 
     def _refuse(self, port: str, peer: str) -> None:
         self.refused[port] += 1

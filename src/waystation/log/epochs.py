@@ -7,7 +7,7 @@ instead of reading on in another history. The file `leader-epoch-checkpoint` is 
 
 What it says follows from the batches, but for an epoch that has begun and has no batch yet. It is saved before a
 recovery point goes past a new epoch's first batch, so recovery believes it up to that point, and the batches from there
-on. A file that is lost or behind is made again from the batches (`recovery.py`).
+on. A file that is lost or behind is made again from the batches (`opening/recovery.py`).
 """
 
 from __future__ import annotations

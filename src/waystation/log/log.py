@@ -4,7 +4,7 @@ Invariants:
 - Offsets are given once and never go back. A batch is stored whole or not at all, whatever the moment of a crash.
 - A log is led or it follows. Who leads it gives offsets and epochs (`append`). A follower takes its leader's batches as
   they are (`append_as_is`): they begin where its log ends, and their epochs never go back. Only a follower's log is
-  truncated (`truncation.py`), and it takes no appends meanwhile.
+  truncated (`cleaning/truncation.py`), and it takes no appends meanwhile.
 - `durable_offset` only covers what was fsynced; an acknowledgement that promises durability waits for it.
 - A log of tier 0 writes to the page cache at once, so readers need not wait for the disk. A log of an upper tier keeps
   appends in memory until the group commit writes them (see `commit.py`); its readers see what is written.
@@ -360,7 +360,11 @@ class Log(SegmentReader):
 
     def new_segment(self, base_offset: int) -> Segment:
         segment = Segment(
-            self.world.disk, self.folder, base_offset, index_interval_bytes=self.settings.index_interval_bytes
+            self.world.disk,
+            self.folder,
+            base_offset,
+            index_interval_bytes=self.settings.index_interval_bytes,
+            keys=self.world.keys,
         )
         segment.created_ms = self.world.clock.now_ms()  # for all we know; matters where records have no timestamps
         return segment
@@ -503,7 +507,7 @@ class Log(SegmentReader):
     def cut(self, segments: list[Segment], producers: Producers, point: RecoveryPoint) -> list[Segment]:
         """Takes these as all that there is: they end at `point`, and are durable up to there. Gives the segments that
         are not needed any more; the files are as they were, so this is not yet the log's recovery point. For
-        `truncation.py` only.
+        `cleaning/truncation.py` only.
         """
         gone = [segment for segment in self.segments if segment not in segments]
         for segment in gone:
@@ -526,7 +530,7 @@ class Log(SegmentReader):
         return gone
 
     def jump(self, offset: int) -> None:
-        """An empty log continues here, where its leader's begins; the start is saved already. For `truncation.py`."""
+        """An empty log continues here, where its leader's begins; the start is saved already. For truncation."""
         self.start_offset = self.saved_start = offset
         self.end_offset = self.written_offset = self.durable_offset = offset
         self.cleaned_offset = min(self.cleaned_offset, offset)

@@ -13,6 +13,8 @@ is durable before the truncation removes anything.
 
 from __future__ import annotations
 
+import asyncio
+
 import msgspec
 from msgspec.structs import replace
 
@@ -45,6 +47,9 @@ class RecoveryPoints:
         self._volume = ""
         self._points: dict[str, tuple[int, int, int]] = {}
         self._truncations: dict[str, int] = {}
+        self.changing = asyncio.Lock()
+        """Held from looking at the logs until their points are saved, and while one is dropped: or what was seen before
+        it was dropped would be saved after that."""
 
     def load(self) -> None:
         data = self._disk.read_file(self._path)
@@ -73,6 +78,20 @@ class RecoveryPoints:
             offset, segment, _ = self._points[name]
             self._points[name] = (offset, segment, -1)
             self._write()
+
+    def forget_all(self) -> None:
+        """The same of every log."""
+        self._points = {name: (offset, segment, -1) for name, (offset, segment, _) in self._points.items()}
+        self._write()
+
+    def drop(self, name: str) -> None:
+        """The log's files are about to be removed, and another log may get its name: nothing that was noted is true of
+        that one, and nobody is to miss this one. Durable when it returns; blocks."""
+        if self._disk.read_file(self._path) is None:
+            return
+        self._points = {other: point for other, point in self._points.items() if other != name}
+        self._truncations = {other: count for other, count in self._truncations.items() if other != name}
+        self._write()
 
     def discard(self) -> None:
         """Removes the file: what it says is no longer true, and there is no room to say what is."""

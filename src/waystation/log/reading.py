@@ -1,7 +1,7 @@
 """The reading half of a log: records by offset, by time, and the aborted transactions among them.
 
-Bytes are handed out as they are stored. Nothing before `start_offset` or from `written_offset` on is ever shown, and a
-place that cannot be read is an error there, never a silent gap.
+Bytes are handed out as they were appended. Nothing before `start_offset` or from `written_offset` on is ever shown, and
+a place that cannot be read is an error there, never a silent gap.
 
 `Log` is this plus appending; nobody else builds one. On the loop's thread only.
 """
@@ -58,8 +58,9 @@ class SegmentReader:
     def read(self, offset: int, max_bytes: int, before_offset: int | None = None) -> bytes:
         """Stored bytes from the batch that holds `offset` on: at least one batch, else about `max_bytes`.
 
-        May end in the middle of a batch, as Kafka's fetch does; never reaches `before_offset`. Empty at the end of the
-        log. OffsetOutOfRange outside the log, CorruptBatch where the batch is not intact.
+        May end in the middle of a batch, as Kafka's fetch does (not if it is encrypted on the disk); never reaches
+        `before_offset`. Empty at the end of the log. OffsetOutOfRange outside the log, CorruptBatch where the batch is
+        not intact.
         """
         return self._read(offset, max_bytes, before_offset, sys.maxsize)
 
@@ -160,6 +161,8 @@ class SegmentReader:
         microseconds and not a millisecond.
         """
         segment, begin = self._last_read, self._last_position
+        if segment is not None and segment.keys is not None:
+            return segment.read_end
         positions = segment.index.positions if segment is not None else ()
         entry = bisect_right(positions, begin + len(data)) - 1
         while True:

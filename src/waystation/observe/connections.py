@@ -81,6 +81,10 @@ class Connected(Protocol):
     def login(self) -> str:
         """The name that it has logged in by; empty: by none."""
 
+    @property
+    def credential(self) -> str:
+        """Of those that a user has several of, the one that it has logged in by: `Principal.credential`."""
+
     def info(self) -> ConnectionInfo: ...
 
     def texts(self) -> Iterable[str]:

@@ -5,8 +5,8 @@
 
 They go through Python's `logging`, so that whoever embeds a client or a broker handles them as any other record: its
 message is the sentence, with those fields behind it that the sentence does not have. `waystation serve` writes the name
-and the fields as such (`cli/logs.py`). Names, sentences and the names of fields are constants, which a test checks:
-what a client sends is in values only. Everybody in `src` logs by this and by nothing else.
+and the fields as such (`cli/server/logs.py`). Names, sentences and the names of fields are constants, which a test
+checks: what a client sends is in values only. Everybody in `src` logs by this and by nothing else.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class ProtocolMeter:
 
     __slots__ = (
         "acked", "calls", "delivered", "delivered_bytes", "errors", "name", "published", "published_bytes", "rejected",
-        "released",
+        "released", "throttled",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -40,6 +40,7 @@ class ProtocolMeter:
         self.acked = 0
         self.rejected = 0
         self.released = 0
+        self.throttled = 0  # times that a client had to wait for a quota
         self.calls: dict[str, Histogram] = {}
         self.errors: dict[str, int] = {}
 

@@ -71,6 +71,22 @@ class Owner(Protocol):
         """It has kept others waiting for too long, and ends. False: the client can do nothing about it; it stays."""
 
 
+class _Nobody:
+    """Owns the share of a connection that is over."""
+
+    def on_room(self) -> None:
+        return
+
+    def spare(self) -> bool:
+        return True
+
+    def overdue(self, why: str) -> bool:
+        return True
+
+
+NOBODY = _Nobody()
+
+
 class Budget:
     """One direction's."""
 
@@ -248,6 +264,11 @@ class Share:
         self._budget.leave(self)
         self.then = None
         self.hold(0)
+
+    def end(self) -> None:
+        """Its connection is over, and not kept by it: the two would be garbage that only a collection finds."""
+        self.drop()
+        self.owner, self._moved = NOBODY, int
 
     @property
     def room(self) -> int:

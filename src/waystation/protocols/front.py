@@ -1,7 +1,8 @@
 """The front of a port that several protocols share: the first byte that a client sends says which one is meant.
 
 The front knows no protocol; it is given them. It owns the listening socket, lets in whom `enter` lets in
-(`max.connections`) and closes those that are silent for too long (`connections.max.idle.ms`), whatever they speak.
+(`max.connections`) and closes those that are silent for too long (`connections.max.idle.ms`), whatever they speak, and
+those that take too long to log in (`waystation.login.timeout.ms`) while everybody has to.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ class Guest(Protocol):
     """A connection, as the front sees it: an asyncio.BufferedProtocol that can be asked and told a little more."""
 
     last_active: float
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether it has to log in, and has not yet."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
 
@@ -54,8 +59,10 @@ class Front:
         otherwise: Welcome,
         by_first_byte: Mapping[int, Welcome],
         encryption: Encryption | None = None,
+        login_required: Callable[[], bool] = lambda: False,
     ) -> None:
         self.clock = clock
+        self._login_required = login_required
         self._host = host
         self._settings = settings
         self._otherwise = otherwise
@@ -67,7 +74,8 @@ class Front:
     async def start(self) -> tuple[str, int]:
         """Listens; returns the address, with the port that was taken where 0 was asked for."""
         port = await self._listener.start()
-        self._idle_timer = PatientTimer(IDLE_CHECK_S, self._close_idle)
+        login_s = self._settings.integer("waystation.login.timeout.ms") / 1000
+        self._idle_timer = PatientTimer(min(IDLE_CHECK_S, login_s / 2), self._close_idle)
         return self._host, port
 
     async def stop(self) -> None:
@@ -96,16 +104,20 @@ class Front:
 
     def dismiss(self, arrival: Arrival) -> None:
         self._here.pop(arrival, None)
-        arrival.leave()
+        arrival.over()
 
     def _close_idle(self) -> None:
         limit = self._settings.integer("connections.max.idle.ms") / 1000
+        login_s = self._settings.integer("waystation.login.timeout.ms") / 1000
         now = self.clock.monotonic()
+        required = self._login_required()
         for arrival, guest in list(self._here.items()):
             present = guest or arrival
-            if now - present.last_active > limit:
+            late = required and now - arrival.since > login_s and (guest is None or guest.logs_in)
+            if late or now - present.last_active > limit:
                 present.close()
-        self._idle_timer = PatientTimer(IDLE_CHECK_S, self._close_idle)
+        # Half of the time that a login may take is how much longer it may take.
+        self._idle_timer = PatientTimer(min(IDLE_CHECK_S, login_s / 2), self._close_idle)
 
 
 class Arrival(asyncio.BufferedProtocol):
@@ -113,18 +125,23 @@ class Arrival(asyncio.BufferedProtocol):
 
     def __init__(self, front: Front, leave: Leave) -> None:
         self._front = front
-        self.leave = leave
+        self._leave = leave
         self._buffer = bytearray(FIRST_READ)
         self._transport: asyncio.Transport | None = None
-        self.last_active = front.clock.monotonic()
+        self.since = self.last_active = front.clock.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
         self._front.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
         self._front.dismiss(self)
+
+    def over(self) -> None:
+        """The connection is, whoever has it by now. The guest knows this object and may be garbage that only a
+        collection finds, long from now; with TLS the transport's buffers have 256 KiB, so they must not wait for it."""
+        self._transport = None
+        self._leave()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(self._buffer)

@@ -3,7 +3,7 @@
 What a group of subscribers gave up goes to that group alone (`redriven.py`), not to the topic that others read too.
 
 Each batch is a transaction, so that stopping in the middle, or a crash, neither loses nor doubles a message. Only what
-is ready goes. `queues/queues.py` calls this, and `view_dead_letters.py` for what is done in the background.
+is ready goes. `queues/queues.py` calls this, and `admin/views/view_dead_letters.py` for what is done in the background.
 """
 
 from __future__ import annotations

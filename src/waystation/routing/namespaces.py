@@ -63,6 +63,8 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     max_queues: int | None = None
     max_bytes: int | None = None  # of messages in its queues and topics; publishers are held back above it
     max_connections: int | None = None
+    max_topics: int | None = None
+    max_partitions: int | None = None  # of all its topics
 
 
 class Namespace(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -105,6 +107,7 @@ class Namespaces:
         self._note_limits()
         routing.use_local_names(self.local)
         queues.admit = self._check_room
+        self._broker.topics.admit = self._check_topics
         queues.subscribe_creations(self._queue_came)
         queues.subscribe_deletions(self._queue_went)
         queues.subscribe_leads(self._count_all_queues)
@@ -173,6 +176,32 @@ class Namespaces:
                 f"namespace {name!r} has {limit} queues already, which is its limit;"
                 f" delete one or raise the limit to make room for {self.local(full_name)!r}"
             )
+
+    def _check_topics(self, topic: str, topics: int, partitions: int) -> None:
+        """Raises Full if so many more topics and partitions are too many for the namespace that a topic is in."""
+        name = self.of_topic(topic)
+        limits = self._known[name].limits
+        if limits.max_topics is None and limits.max_partitions is None:
+            return
+        there = self.topic_counts(name)
+        for what, most, have, more in (
+            ("topics", limits.max_topics, there[0], topics),
+            ("partitions", limits.max_partitions, there[1], partitions),
+        ):
+            if most is not None and more and have + more > most:
+                raise Full(
+                    f"namespace {name!r} has {have} {what}, and its limit is {most};"
+                    f" delete some or raise the limit to make room for {topic!r}"
+                )
+
+    def topic_counts(self, name: str) -> tuple[int, int]:
+        """(topics, partitions) of a namespace; the broker's own do not count."""
+        found = [
+            len(topic.partitions)
+            for topic in self._broker.topics
+            if not topic.internal and self.of_topic(topic.name) == name
+        ]
+        return len(found), sum(found)
 
     def _note_limits(self) -> None:
         limits = {name: namespace.limits.max_bytes for name, namespace in self._known.items()}

@@ -5,18 +5,20 @@ entry has no password and no message in it; noting one costs little and never fa
 or refusals neither fills the disk nor hides the entries of others: each user has a share of a second, what is beyond it
 is counted, and the count is an entry. Changes are always noted.
 
-The topic is the broker's own: clients read it, if they may, and cannot write to it. On the loop's thread only.
+The topic is the broker's own: clients read it, if they may, and cannot write to it. In a cluster a node that leads no
+partition of it sends its entries to one that does (`take`); where the answer is lost, they are written twice. On the
+loop's thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 
-from waystation.errors import AlreadyExists, WaystationError
+from waystation.errors import AlreadyExists, NotLeader, WaystationError
 from waystation.message import Message
 from waystation.observe.events import event_logger
 
@@ -35,6 +37,10 @@ WRITE_EVERY_S = 0.1
 RETRY_S = 1.0
 MAX_WAITING = 10_000
 """Entries that are not written yet; while they cannot be, later ones are counted only."""
+MAX_WAITING_BYTES = 8 * 1024 * 1024
+"""The same in memory: an entry with all its texts may have ten kilobytes."""
+ENTRY_BYTES = 150
+"""Of an entry beside its key and value."""
 MAX_AT_ONCE = 1_000
 
 WINDOW_S = 1.0
@@ -49,8 +55,10 @@ MAX_TEXT = 256
 MAX_DETAIL = 2_000
 SEGMENT_BYTES = 16 * 1024 * 1024
 PARTITIONS_OF_CLUSTER = 12
-"""So that every node leads one: a node writes to those that it leads."""
+"""So that nearly every node leads one: a node writes to those that it leads."""
 
+Records = Sequence[tuple[bytes, bytes]]
+"""Keys and values."""
 Kind = Literal["login", "refusal", "change", "left-out"]
 
 
@@ -81,22 +89,25 @@ class Audit:
         messages: Messages,
         *,
         enforced: Callable[[], bool],
-        alone: bool,
+        elsewhere: Callable[[Topic, Records], Awaitable[None]] | None,
     ) -> None:
-        """`enforced`: whether clients have to log in. `alone`: it is not a node of a cluster."""
+        """`enforced`: whether clients have to log in. `elsewhere`: has them written by another node; None: it is not a
+        node of a cluster."""
         self._world = world
         self._settings = settings
         self._topics = topics
         self._messages = messages
         self._enforced = enforced
-        self._alone = alone
-        self._waiting: list[AuditEntry] = []
+        self._elsewhere = elsewhere
+        self._waiting: list[tuple[bytes, bytes]] = []
+        self._waiting_bytes = 0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._window_s = 0.0
         self._total = 0
         self._of_one: dict[tuple[str, str, str], int] = {}
         self._left_out: dict[tuple[str, str, str], int] = {}
+        self._told = False  # that they cannot be written
         self.dropped = 0
 
     @property
@@ -152,12 +163,14 @@ class Audit:
         )
 
     def _note(self, kind: Kind, user: str, result: str, **more: str | int) -> None:
-        if len(self._waiting) >= MAX_WAITING:
-            self.dropped += 1
-            return
         now_ms = self._world.clock.now_ms()
         entry = AuditEntry(now_ms, kind, user[:MAX_TEXT], result[:MAX_TEXT], **more)  # type: ignore[arg-type]
-        self._waiting.append(entry)
+        record = entry.user.encode(errors="replace"), msgspec.json.encode(entry)
+        if len(self._waiting) >= MAX_WAITING or self._waiting_bytes + _size_of(record) > MAX_WAITING_BYTES:
+            self.dropped += 1
+            return
+        self._waiting.append(record)
+        self._waiting_bytes += _size_of(record)
         self._wake.set()
 
     # -- shares of a second -----------------------------------------------------------------------------------------
@@ -221,20 +234,35 @@ class Audit:
         some = self._waiting[:MAX_AT_ONCE]
         try:
             topic = await self._ensure()
-            partition = self._led(topic)
-            if partition is None:
-                return False
-            encode = msgspec.json.encode
-            made = [Message(encode(entry), key=entry.user.encode(errors="replace")) for entry in some]
-            self._messages.publish(TOPIC, made, partition, promised=False, internal=True)
+            if self._led(topic) is not None or self._elsewhere is None:
+                self._publish(topic, some)
+            else:
+                await self._elsewhere(topic, some)
         except WaystationError as error:
-            logger.warning("audit.not_written", "audit entries cannot be written: {error}; they are kept", error=error)
+            if not self._told:
+                logger.warning(
+                    "audit.not_written", "audit entries cannot be written: {error}; they are kept", error=error
+                )
+            self._told = True
             return False
+        self._told = False
         del self._waiting[: len(some)]
+        self._waiting_bytes -= sum(map(_size_of, some))
         dropped, self.dropped = self.dropped, 0
         if dropped:
             self._note("left-out", "*", "failed: they could not be written", count=dropped)
         return True
+
+    def take(self, records: Records) -> None:
+        """Entries of a node that leads no partition. NotLeader: neither does this one."""
+        self._publish(self._topics.get(TOPIC), records)
+
+    def _publish(self, topic: Topic, records: Records) -> None:
+        partition = self._led(topic)
+        if partition is None:
+            raise NotLeader(f"this node leads no partition of {TOPIC!r}")
+        made = [Message(value, key=key) for key, value in records]
+        self._messages.publish(TOPIC, made, partition, promised=False, internal=True)
 
     def _led(self, topic: Topic) -> int | None:
         """A partition that this node writes to."""
@@ -250,7 +278,13 @@ class Audit:
             "retention.bytes": str(self._settings.integer("waystation.audit.retention.bytes")),
             "segment.bytes": str(SEGMENT_BYTES),
         }
+        partitions = 1 if self._elsewhere is None else PARTITIONS_OF_CLUSTER
         try:
-            return await self._topics.create(TOPIC, 1 if self._alone else PARTITIONS_OF_CLUSTER, own, internal=True)
+            return await self._topics.create(TOPIC, partitions, own, internal=True)
         except AlreadyExists:
             return self._topics.get(TOPIC)
+
+
+def _size_of(record: tuple[bytes, bytes]) -> int:
+    """In memory, about."""
+    return ENTRY_BYTES + len(record[0]) + len(record[1])

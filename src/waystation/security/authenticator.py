@@ -22,14 +22,19 @@ from msgspec.structs import replace
 
 from waystation.observe.events import event_logger
 from waystation.security import credentials
+from waystation.security.api_keys import looks_like_key
 from waystation.security.failures import LoginFailures
 from waystation.security.mapping_rules import parse_rules, user_of
-from waystation.security.principals import Principal
+from waystation.security.principals import Principal, key_credential, token_credential
 from waystation.security.sasl.exchange import MAX_MESSAGE_BYTES, Challenge, Done, Exchange, Failed, Outcome
 
 if TYPE_CHECKING:
     from waystation.config import BrokerSettings
     from waystation.observe.meters import Meters
+    from waystation.security.api_keys import ApiKeys
+    from waystation.security.delegation_tokens import DelegationTokens
+    from waystation.security.kerberos import Kerberos
+    from waystation.security.sasl.gssapi import GssContext
     from waystation.security.tokens import Tokens
     from waystation.security.users import Users
     from waystation.wire.scram import ScramKeys
@@ -39,6 +44,10 @@ logger = event_logger("waystation.login")
 
 NODE_MECHANISM = "WAYSTATION-NODE"
 """By which nodes of a cluster log in at each other; not told to clients."""
+KEY_MECHANISM = "API-KEY"
+"""As the audit log calls a key that is sent with a request."""
+EXPIRED = "the token or key that this client has logged in by has expired"
+"""Why a connection ends."""
 AT_ONCE = 2
 """Passwords that are checked at the same time: the disk uses the same four threads."""
 REMEMBERED_PASSWORDS = 1_000
@@ -66,8 +75,18 @@ class Login(msgspec.Struct, frozen=True):
 class Authenticator:
     """One per broker."""
 
-    def __init__(self, users: Users, settings: BrokerSettings, world: World, meters: Meters) -> None:
+    def __init__(
+        self,
+        users: Users,
+        keys: ApiKeys,
+        delegation_tokens: DelegationTokens,
+        settings: BrokerSettings,
+        world: World,
+        meters: Meters,
+    ) -> None:
         self._users = users
+        self._keys = keys
+        self._delegation_tokens = delegation_tokens
         self._settings = settings
         self._world = world
         self._meters = meters
@@ -78,11 +97,14 @@ class Authenticator:
         self._token_turn = asyncio.Semaphore(1)
         self._remembered: OrderedDict[bytes, tuple[str, int]] = OrderedDict()
         self._memory_key = b""  # drawn when the first password comes
-        self._directory = _Directory(users, self.principal)
+        self._directory = _Directory(
+            users, self.principal, self._key_outcome, delegation_tokens.scram_keys, self._token_login
+        )
         self._sealed = False
         self._on_change: list[Callable[[], None]] = []
         self._on_login: list[Callable[[Login], None]] = []
         self._tokens = _tokens(settings, world)
+        self._kerberos = _kerberos(settings)
 
     # -- what is offered --------------------------------------------------------------------------------------------
 
@@ -95,7 +117,7 @@ class Authenticator:
     @property
     def offered(self) -> bool:
         """Whether a client can show who it is."""
-        return self.required or len(self._users) > 0 or self._tokens is not None
+        return self.required or len(self._users) > 0 or self._tokens is not None or self._kerberos is not None
 
     @property
     def guests(self) -> bool:
@@ -121,19 +143,23 @@ class Authenticator:
             return (*found, "EXTERNAL")
         if self._tokens is not None and "OAUTHBEARER" in enabled:
             found.append("OAUTHBEARER")
+        if self._kerberos is not None and "GSSAPI" in enabled:
+            found.append("GSSAPI")
         return (*found, "EXTERNAL") if protocol == "native" else tuple(found)
 
     def principal(self, name: str) -> Principal | None:
-        """The user of this name, with what is known of it now."""
-        user = self._users.find(name)
+        """The user of this name, with what is known of it now. `USER@NAMESPACE` is the user in another namespace than
+        its home, if no user is called so."""
+        login, namespace = self._users.split(name)
+        user = self._users.find(login)
         if user is None:
             return None
-        superuser = user.superuser or name in self._superusers
-        return Principal(name, groups=user.groups, superuser=superuser, namespace=user.namespace)
+        superuser = user.superuser or login in self._superusers
+        return Principal(login, groups=user.groups, superuser=superuser, namespace=namespace or user.namespace)
 
     def revision(self, name: str) -> int:
         """Of a user: another one whenever it was changed."""
-        return self._users.revision(name)
+        return self._users.revision(self._users.split(name)[0])
 
     def certificate(self, ssl_object: Any) -> Principal | None:
         """Whom the client certificate of a TLS connection stands for; None: it has none, or stands for nobody."""
@@ -173,9 +199,26 @@ class Authenticator:
             from waystation.security.sasl.oauthbearer import OAuthBearerExchange
 
             return OAuthBearerExchange(self._token_outcome)
+        if mechanism == "GSSAPI" and self._kerberos is not None:
+            from waystation.security.sasl.gssapi import GssapiExchange
+
+            return GssapiExchange(self._kerberos.begin, self._kerberos_login)
         from waystation.security.sasl.scram import ScramExchange
 
         return ScramExchange(mechanism, self._directory, self._world.random.token)
+
+    def _kerberos_login(self, context: GssContext) -> Done | Failed:
+        """Whom a Kerberos ticket stands for. Any thread: nothing here writes."""
+        found = "" if self._kerberos is None else self._kerberos.user(context)
+        return Done(self._named(found)) if isinstance(found, str) else Failed(str(found), context.initiator)
+
+    def _token_login(self, token_id: str) -> Done | None:
+        """Whom a delegation token stands for."""
+        token = self._delegation_tokens.valid(token_id)
+        if token is None:
+            return None
+        principal = self._named(token.owner).by(token_credential(token_id))
+        return Done(principal, expires_ms=token.expires_ms)
 
     async def step(self, exchange: Exchange, data: bytes, peer: LoginPeer) -> Outcome:
         """The next step of a login. A failure is returned after its pause."""
@@ -186,32 +229,56 @@ class Authenticator:
                 outcome = await self._world.offload(exchange.step, data)
         else:
             outcome = exchange.step(data)
-        await self._settle(outcome, exchange.mechanism, peer)
-        return _from(outcome, peer)
+        return await self._settled(outcome, exchange.mechanism, peer)
 
     async def password(self, name: str, password: bytes, peer: LoginPeer) -> Outcome:
         """A name and a password, as HTTP sends them with every request: those that were right are remembered."""
+        if password.startswith(credentials.KEY_BEGIN):
+            return await self._settled(self._directory.check(name, password), KEY_MECHANISM, peer)
         self._memory_key = self._memory_key or self._world.random.token(32)
         mark = hmac.digest(self._memory_key, name.encode("utf-8", "surrogateescape") + b"\0" + password, "sha256")
-        revision = self._users.revision(name)
+        revision = self.revision(name)
         principal = self.principal(name)
         if principal is not None and self._remembered.get(mark) == (name, revision):
             return _from(Done(principal), peer)
         async with self._turn:
             outcome = await self._world.offload(self._directory.check, name, password)
         if isinstance(outcome, Done):
-            self._remembered[mark] = (name, revision)
-            if len(self._remembered) > REMEMBERED_PASSWORDS:
-                self._remembered.popitem(last=False)
-        await self._settle(outcome, "PLAIN", peer)
-        return _from(outcome, peer)
+            self._remember(mark, name, revision)
+        return await self._settled(outcome, "PLAIN", peer)
 
     async def bearer(self, token: str, peer: LoginPeer) -> Outcome:
-        """A token as HTTP sends it, and AMQP's clients as their password."""
+        """An API key, or a token as HTTP sends it, and AMQP's clients as their password."""
+        if looks_like_key(token):
+            return await self._settled(self._key_outcome(token), KEY_MECHANISM, peer)
         async with self._token_turn:
             outcome: Outcome = await self._world.offload(self._token_outcome, token)
-        await self._settle(outcome, "OAUTHBEARER", peer)
+        return await self._settled(outcome, "OAUTHBEARER", peer)
+
+    def _key_outcome(self, text: str) -> Done | Failed:
+        """Whom an API key shows. Any thread: nothing here writes."""
+        found = self._keys.check(text)
+        if isinstance(found, str):
+            return Failed(found)
+        key_id, key = found
+        principal = self.principal(key.owner)
+        if principal is None:
+            return Failed("the owner of the API key does not exist any more", key.owner)
+        return Done(principal.by(key_credential(key_id), key.role), expires_ms=key.expires_ms)
+
+    async def _settled(self, outcome: Outcome, mechanism: str, peer: LoginPeer) -> Outcome:
+        """The outcome, when it is counted and may be told, with the address that its principal is at."""
+        if isinstance(outcome, Done) and not self._holds(outcome.principal.credential):
+            outcome = Failed("it was revoked while the client logged in", outcome.principal.name)
+        await self._settle(outcome, mechanism, peer)
         return _from(outcome, peer)
+
+    def _holds(self, credential: str) -> bool:
+        """Whether what somebody has logged in by is still there."""
+        kind, _, found = credential.partition(":")
+        if kind == "token":
+            return self._delegation_tokens.valid(found) is not None
+        return kind != "key" or self._keys.find(found) is not None
 
     def _token_outcome(self, token: str) -> Done | Failed:
         if self._tokens is None:
@@ -228,9 +295,25 @@ class Authenticator:
         if isinstance(outcome, Done):
             self._failures.succeeded(peer.host)
             self._meters.logins.succeeded(peer.protocol)
-            self._tell(Login(str(outcome.principal), peer.host, peer.protocol, mechanism))
+            by = outcome.principal.credential
+            if mechanism != KEY_MECHANISM or self._first_use(by, outcome.principal.name, peer):
+                said = f"{mechanism} {by}" if by else mechanism
+                self._tell(Login(str(outcome.principal), peer.host, peer.protocol, said))
             return
         await self.refuse(outcome, mechanism, peer)
+
+    def _first_use(self, credential: str, name: str, peer: LoginPeer) -> bool:
+        """Of a key that HTTP sends with every request: only the first from an address is told, as with passwords."""
+        mark = f"{credential}\0{peer.host}".encode()
+        if mark in self._remembered:
+            return False
+        self._remember(mark, name, 0)
+        return True
+
+    def _remember(self, mark: bytes, name: str, revision: int) -> None:
+        self._remembered[mark] = (name, revision)
+        if len(self._remembered) > REMEMBERED_PASSWORDS:
+            self._remembered.popitem(last=False)
 
     async def refuse(self, failure: Failed, mechanism: str, peer: LoginPeer) -> None:
         """Counts and logs a failed login, and returns when it may be told."""
@@ -283,27 +366,53 @@ def _from(outcome: Outcome, peer: LoginPeer) -> Outcome:
 class _Directory:
     """What mechanisms ask about users, on any thread: nothing here writes."""
 
-    def __init__(self, users: Users, principal: Callable[[str], Principal | None]) -> None:
+    def __init__(
+        self,
+        users: Users,
+        principal: Callable[[str], Principal | None],
+        check_key: Callable[[str], Done | Failed],
+        token_keys: Callable[[str, str], ScramKeys | None],
+        token_login: Callable[[str], Done | None],
+    ) -> None:
         self._users = users
         self.principal = principal
+        self._check_key = check_key
+        self._token_keys = token_keys
+        self._token_login = token_login
 
     def is_password(self, name: str, password: bytes) -> bool:
-        verifiers = self._users.verifiers(name)
+        verifiers = self._users.verifiers(self._users.split(name)[0])
         if not verifiers or isinstance(verifiers[0], credentials.RabbitHash):
             # As slow as for others: nobody shall see by the time whether there is such a user.
-            credentials.matches((credentials.decoy("SCRAM-SHA-256", name, self._users.secret),), password)
+            usual = "SCRAM-SHA-256"
+            decoy = credentials.decoy(usual, name, self._users.secret, self._users.rounds(usual))
+            credentials.matches((decoy,), password)
         return credentials.matches(verifiers, password)
 
     def check(self, name: str, password: bytes) -> Done | Failed:
+        if password.startswith(credentials.KEY_BEGIN):
+            found = self._check_key(password.decode("utf-8", "surrogateescape"))
+            if isinstance(found, Failed) or found.principal.name == name:
+                return found if isinstance(found, Done) else Failed(found.reason, name)
+            return Failed("the API key is another user's", name)
         right = self.is_password(name, password)
         principal = self.principal(name)
         if not right or principal is None:
             return Failed("wrong password, or no such user", name)
         return Done(principal)
 
-    def scram_keys(self, name: str, mechanism: str) -> ScramKeys:
-        found = credentials.scram_keys(self._users.verifiers(name), mechanism)
-        return found or credentials.decoy(mechanism, name, self._users.secret)
+    def scram_keys(self, name: str, mechanism: str, *, token: bool = False) -> ScramKeys:
+        if token:
+            found = self._token_keys(name, mechanism)
+            return found or credentials.decoy(mechanism, name, self._users.secret)
+        found = credentials.scram_keys(self._users.verifiers(self._users.split(name)[0]), mechanism)
+        return found or credentials.decoy(mechanism, name, self._users.secret, self._users.rounds(mechanism))
+
+    def proved(self, name: str, *, token: bool) -> Done | None:
+        if token:
+            return self._token_login(name)
+        principal = self.principal(name)
+        return None if principal is None else Done(principal)
 
 
 class _TokensToo:
@@ -319,6 +428,17 @@ class _TokensToo:
             if isinstance(found, Done):
                 return found
         return self._directory.check(name, password)
+
+
+def _kerberos(settings: BrokerSettings) -> Kerberos | None:
+    keytab = settings.text("waystation.kerberos.keytab")
+    if not keytab:
+        return None
+    from waystation.security.kerberos import Kerberos, KerberosTerms
+    from waystation.security.kerberos_names import parse_kerberos_rules
+
+    rules = parse_kerberos_rules(settings.text("sasl.kerberos.principal.to.local.rules"))
+    return Kerberos(KerberosTerms(keytab, settings.text("sasl.kerberos.service.name"), rules))
 
 
 def _tokens(settings: BrokerSettings, world: World) -> Tokens | None:

@@ -14,7 +14,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -33,6 +33,8 @@ SALT_BYTES = 24
 RABBIT_DIGESTS = {"rabbit_password_hashing_sha256": "sha256", "rabbit_password_hashing_sha512": "sha512"}
 RABBIT_SALT_BYTES = 4
 MAX_PASSWORD_BYTES = 1024
+KEY_BEGIN = b"wsk_"
+"""A password that begins so is an API key (`api_keys.py`)."""
 
 
 class RabbitHash(msgspec.Struct, frozen=True):
@@ -64,6 +66,8 @@ def checked_password(password: str) -> bytes:
     data = password.encode("utf-8", "surrogateescape")
     if not data:
         raise Invalid("the password is empty: choose one")
+    if data.startswith(KEY_BEGIN):
+        raise Invalid(f"a password cannot begin with {KEY_BEGIN.decode()}: that is how API keys begin")
     if len(data) > MAX_PASSWORD_BYTES or b"\0" in data:
         raise Invalid(f"the password is too long, or has a zero byte in it: use at most {MAX_PASSWORD_BYTES} bytes")
     return data
@@ -128,13 +132,16 @@ def matches(verifiers: Iterable[Verifier], password: bytes) -> bool:
     return False
 
 
-def decoy(mechanism: str, name: str, secret: bytes) -> ScramKeys:
-    """For a user that does not exist: the same for the same name each time, as a real one, and without a password."""
+def decoy(mechanism: str, name: str, secret: bytes, rounds: Sequence[int] = ()) -> ScramKeys:
+    """For a user that does not exist: the same for the same name each time, as a real one, and without a password.
+    `rounds`: of the verifiers that there are, each as often as it is in use, in order; the name picks one, so that
+    nobody sees by them whether a user exists."""
     seed = hmac.digest(secret, f"{mechanism}\0{name}".encode("utf-8", "surrogateescape"), "sha512")
     size = hashlib.new(DIGESTS[mechanism]).digest_size
     stored = hmac.digest(secret, b"stored" + seed, "sha512")[:size]
+    usual = rounds[int.from_bytes(seed[-8:]) % len(rounds)] if rounds else ITERATIONS
     return ScramKeys(
-        mechanism, seed[:SALT_BYTES], ITERATIONS, stored, hmac.digest(secret, b"server" + seed, "sha512")[:size]
+        mechanism, seed[:SALT_BYTES], usual, stored, hmac.digest(secret, b"server" + seed, "sha512")[:size]
     )
 
 

@@ -15,14 +15,15 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from waystation.catalog import Update, rows
 from waystation.catalog.changes import Changes
 from waystation.errors import Full, NotAllowed
 from waystation.observe.events import event_logger
 from waystation.routing.namespace_names import DEFAULT
-from waystation.security.principals import ANONYMOUS, Principal
-from waystation.security.rules import ANY, Judge, Operation, Resource, Rule, RuleBook, check_rule
+from waystation.security.principals import ANONYMOUS, FULL, Principal
+from waystation.security.rules import ANY, Judge, Operation, ReadOnlyJudge, Resource, Rule, RuleBook, check_rule
 from waystation.security.tags import rules_of_tags
 
 if TYPE_CHECKING:
@@ -152,16 +153,20 @@ class Permissions:
 
     def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
         """Raises a `refusal` if the principal may not."""
+        if principal.within and not self._inside(principal.within, resource, name):
+            raise self._refusal(principal, operation, resource, name)
         if not self._open and not self._allows(principal, operation, resource, name):
             raise self._refusal(principal, operation, resource, name)
 
     def allows(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> bool:
         """The same as an answer: lists leave out what the principal may not see."""
+        if principal.within and not self._inside(principal.within, resource, name):
+            return False
         return self._open or self._allows(principal, operation, resource, name)
 
     def check_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> None:
         """Raises a `refusal` if there may be something whose name begins so with which the principal may not."""
-        if not self._open and not self.allows_under(principal, operation, resource, prefix):
+        if (principal.within or not self._open) and not self.allows_under(principal, operation, resource, prefix):
             raise self._refusal(principal, operation, resource, f"{prefix}*")
 
     def _refusal(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> NotAllowed:
@@ -174,6 +179,8 @@ class Permissions:
             callback(principal, operation, resource, name)
 
     def allows_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> bool:
+        if principal.within and not self._inside(principal.within, resource, prefix):
+            return False
         judge = None if self._open else self._judge(principal)
         if judge is None:
             return True
@@ -195,6 +202,10 @@ class Permissions:
             return judge.allows_under(operation, resource, ANY, "", "")
         return judge.allows(operation, resource, *self._whereabouts(resource, name))
 
+    def _inside(self, namespace: str, resource: Resource, name: str) -> bool:
+        """Whether something is in a namespace, or in none: what concerns the broker as a whole is for rules alone."""
+        return resource in ("cluster", "user") or self._whereabouts(resource, name)[0] == namespace
+
     def _judge(self, principal: Principal) -> Judge | None:
         try:
             return self._judges[principal]
@@ -208,10 +219,15 @@ class Permissions:
         """Whether it is never asked about."""
         if principal.kind != "User":
             return principal.superuser
+        if principal.role != FULL:
+            return False
         user = self._users.find(principal.name)
         return principal.name in self._superusers or (user is not None and user.superuser)
 
     def _make_judge(self, principal: Principal) -> Judge | None:
+        if principal.role != FULL:
+            whole = self._make_judge(replace(principal, role=FULL))
+            return ReadOnlyJudge(whole)
         if self.is_superuser(principal):
             return None
         if principal.kind != "User":

@@ -5,6 +5,9 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
+FULL, READ_ONLY = "full", "read-only"
+"""Roles: all that the user may do; of that, to look and to read topics."""
+
 
 class Principal(msgspec.Struct, frozen=True):
     """As Kafka writes it: a kind and a name, `User:alice`. What else is known of it was true at the login."""
@@ -20,6 +23,22 @@ class Principal(msgspec.Struct, frozen=True):
 
     protocol: str = ""
     """By which it logged in."""
+    role: str = FULL
+    """To what the credential that it logged in by restricts its rights."""
+    credential: str = ""
+    """Which one, where a user has several: `key:ID` of an API key, `token:ID` of a delegation token."""
+
+    def by(self, credential: str, role: str = FULL) -> Principal:
+        """The same, as this credential shows it."""
+        return replace(self, credential=credential, role=role, superuser=self.superuser and role == FULL)
+
+    within: str = ""
+    """The namespace outside of which it sees and reaches nothing, on the connection that it is on; empty: rules alone
+    say what it may."""
+
+    def inside(self, namespace: str) -> Principal:
+        """The same, on a connection that is in this namespace."""
+        return replace(self, within="" if namespace == "/" else namespace)
 
     def at(self, host: str, protocol: str = "") -> Principal:
         """The same, at this address, by this protocol."""
@@ -27,6 +46,16 @@ class Principal(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
+
+
+def key_credential(key_id: str) -> str:
+    """As `Principal.credential` has it."""
+    return f"key:{key_id}"
+
+
+def token_credential(token_id: str) -> str:
+    """The same, of a delegation token."""
+    return f"token:{token_id}"
 
 
 ANONYMOUS = Principal("ANONYMOUS")

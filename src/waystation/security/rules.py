@@ -191,6 +191,39 @@ class Judge:
         return (operation, resource) in self._allowed
 
 
+class ReadOnlyJudge(Judge):
+    """Of a principal that may only look: what its user may, of `LOOKING`, and reading topics, which takes nothing away.
+    Taking from a queue does, and so does committing a group's offsets."""
+
+    __slots__ = ("_whole",)
+
+    LOOKING: frozenset[Operation] = frozenset({"describe", "describe-configs"})
+
+    def __init__(self, whole: Judge | None) -> None:
+        super().__init__(())
+        self._whole = whole  # None: its user may do everything
+
+    def _looks(self, operation: Operation, resource: Resource) -> bool:
+        return operation in self.LOOKING or (operation, resource) == ("read", "topic")
+
+    def allows(
+        self, operation: Operation, resource: Resource, namespace: str, name: str, full: str | None = None
+    ) -> bool:
+        return self._looks(operation, resource) and (
+            self._whole is None or self._whole.allows(operation, resource, namespace, name, full)
+        )
+
+    def allows_under(self, operation: Operation, resource: Resource, namespace: str, prefix: str, full: str) -> bool:
+        return self._looks(operation, resource) and (
+            self._whole is None or self._whole.allows_under(operation, resource, namespace, prefix, full)
+        )
+
+    def allows_some(self, operation: Operation, resource: Resource) -> bool:
+        return self._looks(operation, resource) and (
+            self._whole is None or self._whole.allows_some(operation, resource)
+        )
+
+
 class RuleBook:
     """All rules at one moment. A change makes another one, so that whoever keeps a `Judge` sees that it is old."""
 

@@ -11,7 +11,8 @@ it, so that it does not change with a restart.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,6 +36,8 @@ SECRET_KEY = rows.definition_key("secret", "login")
 SECRET_BYTES = 32
 MAX_USERS = 100_000
 MAX_USER_BYTES = 16 * 1024
+ROUNDS_SEEN = 1_000
+"""Users whose verifiers are looked at for the rounds in use: a few milliseconds when a user has changed."""
 NAME = re.compile(r"[^\x00-\x1f\x7f/]{1,128}")
 USER_LIMITS = ("max-connections", "max-channels")
 """As RabbitMQ calls them."""
@@ -56,6 +59,9 @@ class User(msgspec.Struct, frozen=True, omit_defaults=True):
 OnChange = Callable[[str, User | None], None]
 """Gets the name of a user that was added or changed, or, with None, removed."""
 
+RowsOf = Callable[[str], Iterable[str]]
+"""Keys of the catalog that have what belongs to a user."""
+
 
 class Users:
     """One per broker: a part that follows the catalog."""
@@ -71,6 +77,8 @@ class Users:
         self._revisions: dict[str, int] = {}
         self._changes = Changes()
         self._on_change: list[OnChange] = []
+        self._along: list[RowsOf] = []
+        self._rounds: dict[str, list[int]] = {}  # by mechanism, until a user changes
         self._secret = b""
 
     def load(self) -> None:
@@ -101,6 +109,14 @@ class Users:
     def find(self, name: str) -> User | None:
         return self._known.get(name)
 
+    def split(self, login: str) -> tuple[str, str]:
+        """(user, namespace) of a login name `USER@NAMESPACE`, if there is such a user and none is called that; else
+        the name as it is, and no namespace. Any thread."""
+        user, at, namespace = login.rpartition("@")
+        return (
+            (user, namespace) if at and namespace and login not in self._known and user in self._known else (login, "")
+        )
+
     def get(self, name: str) -> User:
         found = self._known.get(name)
         if found is None:
@@ -128,11 +144,25 @@ class Users:
             found = self._verifiers[name] = (user, _verifiers(name, user))
         return found[1]
 
+    def rounds(self, mechanism: str) -> Sequence[int]:
+        """Of the users' verifiers of this mechanism, in order: those of `ROUNDS_SEEN` users. What answers for others
+        are made of."""
+        found = self._rounds.get(mechanism)
+        if found is None:
+            some = islice(self._known.items(), ROUNDS_SEEN)
+            keys = (credentials.scram_keys(_verifiers(name, user), mechanism) for name, user in some)
+            found = self._rounds[mechanism] = sorted(one.iterations for one in keys if one is not None)
+        return found
+
     # -- changes ----------------------------------------------------------------------------------------------------
 
     def subscribe_changes(self, callback: OnChange) -> None:
         """`callback` is called when a change is in force."""
         self._on_change.append(callback)
+
+    def take_along(self, rows_of: RowsOf) -> None:
+        """What belongs to a user is removed with it, in the same change."""
+        self._along.append(rows_of)
 
     async def add(self, name: str, user: User) -> bool:
         """A new user; AlreadyExists if there is one of this name. True: it is the first."""
@@ -144,7 +174,8 @@ class Users:
 
     async def remove(self, name: str) -> None:
         self.get(name)
-        await self._changes.to_the_end(self._write(name, None, {}))
+        along: dict[str, bytes | None] = {row: None for rows_of in self._along for row in rows_of(name)}
+        await self._changes.to_the_end(self._write(name, None, along))
         logger.info("user.removed", "user {user} is removed", user=name)
 
     async def _save(self, name: str, user: User, *, new: bool) -> bool:
@@ -162,7 +193,7 @@ class Users:
             logger.info("user.added", "user {user} is added", user=name)
         return first
 
-    async def _write(self, name: str, value: bytes | None, beside: dict[str, bytes]) -> None:
+    async def _write(self, name: str, value: bytes | None, beside: Mapping[str, bytes | None]) -> None:
         key = rows.definition_key(KIND, name)
         try:
             await self._follower.change({key: value, **beside}, {key: self.revision(name)})
@@ -182,6 +213,7 @@ class Users:
                 continue
             name = rows.definition_name(KIND, key)
             self._verifiers.pop(name, None)
+            self._rounds.clear()
             if value is None:
                 self._revisions.pop(name, None)
                 if self._known.pop(name, None) is not None:
@@ -213,10 +245,12 @@ def encoded(name: str, user: User) -> bytes:
     return value
 
 
-def edit_offline(catalog: Catalog, name: str, user: User | None, token: Callable[[int], bytes]) -> None:
-    """Writes a user into a catalog that no broker uses; None removes it. Blocks."""
+def edit_offline(
+    catalog: Catalog, name: str, user: User | None, token: Callable[[int], bytes], along: Iterable[str] = ()
+) -> None:
+    """Writes a user into a catalog that no broker uses; None removes it, and `along`, which belongs to it. Blocks."""
     key = rows.definition_key(KIND, name)
-    changes: dict[str, bytes | None] = {key: None if user is None else encoded(name, user)}
+    changes: dict[str, bytes | None] = {key: None if user is None else encoded(name, user), **dict.fromkeys(along)}
     if user is not None and catalog.get(SECRET_KEY) is None:
         changes[SECRET_KEY] = token(SECRET_BYTES)
     catalog.write(changes)

@@ -10,12 +10,14 @@ from waystation.security.rules import ANY, CLUSTER, Resource
 if TYPE_CHECKING:
     from waystation.routing.namespaces import Namespaces
 
+NAMED = frozenset({"queue", "exchange", "group", "transactional-id"})
+"""What has the namespace before a slash in its full name."""
 DEFAULT_EXCHANGE = "amq.default"
 """What RabbitMQ's permissions call the exchange that has no name."""
 
 
 class Whereabouts:
-    """Groups, transactional ids and users are in no namespace, which is `/` for rules; a namespace is in itself."""
+    """Users are in no namespace, which is `/` for rules; a namespace is in itself."""
 
     def __init__(self, namespaces: Namespaces) -> None:
         self._namespaces = namespaces
@@ -24,7 +26,7 @@ class Whereabouts:
         if resource == "topic":
             namespace = self._namespaces.of_topic(name)
             return namespace, name.removeprefix(topic_prefix_of(namespace)), name
-        if resource in ("queue", "exchange"):
+        if resource in NAMED:
             namespace = self._namespaces.of(name)
             local = self._namespaces.local(name)
             if resource == "exchange" and not local:

@@ -5,7 +5,8 @@ What each crash leaves, and what the next start does with it:
 
 - in the catalog, no folder: a creation was not finished; it is made. If its records are known to have been on the disk,
   they have been taken away, and the broker does not start.
-- deleted in the catalog, which remembers the deletion: the folder is removed, wholly, then the deletion is forgotten.
+- deleted in the catalog, which remembers the deletion: the folder is removed, wholly, then the deletion is forgotten
+  (in a cluster, when all nodes have removed theirs: `cluster/deletions.py`).
 - a folder and neither of both: no crash leaves that. The catalog is behind, so the folder is set aside whole
   (`lost_topics.py`). If a later catalog knows it again, it is brought back.
 
@@ -188,6 +189,14 @@ class TopicFolders:
                 topic=row.name,
                 error=error,
             )
+
+    def clear(self, topic: DeletedTopic) -> bool:
+        """Whether nothing is left of a deleted topic, durably. What is left is removed, if it can be."""
+        names = self._disk.list(f"{self._root}/topics")
+        if folder_name(topic) in names:
+            self.remove(topic)
+            return folder_name(topic) not in self._disk.list(f"{self._root}/topics")
+        return True
 
     def remove(self, topic: TopicRow | DeletedTopic) -> None:
         """Removes what a deleted topic left. What cannot be removed stays deleted, and the next start tries again."""

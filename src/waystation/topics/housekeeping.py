@@ -70,18 +70,21 @@ class Housekeeping:
         """Notes how far every log is durable, and writes down the indexes of those that grew much."""
         if not self._commit.waits and any(log.sealed_unsynced for _, log in self._topics.logs()):
             await self._commit.join()
+        if self._world.keys is not None:
+            await self._world.offload(self._world.keys.refresh)
         changed = False
         points = {}
-        for name, log in self._topics.logs():
-            points[name] = log.recovery_point
-            changed = changed or self._points.of(name) != log.recovery_point
-            log.checkpoint()
-            await asyncio.sleep(0)
-        if changed:
-            await self._world.offload(lambda: self._points.save(points, clean=False))
-        for name, log in self._topics.logs():
-            if name in points:
-                log.point_saved(points[name])
+        async with self._points.changing:
+            for name, log in self._topics.logs():
+                points[name] = log.recovery_point
+                changed = changed or self._points.of(name) != log.recovery_point
+                log.checkpoint()
+                await asyncio.sleep(0)
+            if changed:
+                await self._world.offload(lambda: self._points.save(points, clean=False))
+            for name, log in self._topics.logs():
+                if name in points:
+                    log.point_saved(points[name])
 
     async def retain(self) -> None:
         now = self._world.clock.now_ms()

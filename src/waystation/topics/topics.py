@@ -183,6 +183,9 @@ class Topics:
         self._under_way: set[asyncio.Task[Any]] = set()
         self._removals: dict[UUID, asyncio.Task[None]] = {}  # of files of deleted topics
         self._on_change: list[Callable[[], None]] = []
+        self.admit: Callable[[str, int, int], None] = lambda name, topics, partitions: None
+        """Set by whoever limits how much there may be: raises if so many more topics, with so many more partitions, are
+        too many where this one is. The broker's own are not asked about."""
         self._on_delete: list[Callable[[list[str]], None]] = []
 
     # -- finding ----------------------------------------------------------------------------------------------------
@@ -357,12 +360,15 @@ class Topics:
         return NoLog(self._world, f"{topic.folder}/{index}", topic.settings)
 
     async def remove_copy(self, partition: ReplicatedPartition) -> None:
-        """The partition has moved to other nodes: it has no log here any more, and its files are removed."""
+        """The partition has moved to other nodes: it has no log here any more, and its files are removed. Nothing is
+        known of them before the first is gone: a start would miss them, if the partition comes back."""
         log = log_of(partition)
         partition.use(self.no_log(partition.topic, partition.index))
         log.retire(NotLeader(f"{partition.topic.name}-{partition.index} has moved to other nodes"))
         await self._commit.quiesce([log])
         log.close(clean=False)
+        async with self._points.changing:
+            await self._world.offload(self._points.drop, f"{partition.topic.id}/{partition.index}")
         await self._world.offload(self._world.disk.remove_tree, log.folder)
 
     # -- changes ----------------------------------------------------------------------------------------------------
@@ -404,7 +410,8 @@ class Topics:
     ) -> Topic:
         """Creates a topic; it is durable and ready when this returns. `internal`: for the broker itself."""
         own = dict(overrides or {})
-        self.check_new(name, partitions, own, wanted)  # before waiting for others: a bad request is refused at once
+        if not internal:
+            self.check_new(name, partitions, own, wanted)  # before waiting for others: a bad request is refused at once
         return await self._to_the_end(self._create(name, partitions, own, wanted, internal))
 
     def check_new(
@@ -412,6 +419,7 @@ class Topics:
     ) -> int:
         """Raises what `create` would raise now; returns how many replicas its partitions would have."""
         self._check_new(name, partitions, overrides)
+        self.admit(name, 1, partitions)
         return len(self._placing.place(name, partitions, wanted)[0])
 
     def _check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
@@ -426,6 +434,8 @@ class Topics:
         self, name: str, partitions: int, overrides: dict[str, str], wanted: WantedReplicas, internal: bool
     ) -> Topic:
         self._check_new(name, partitions, overrides)
+        if not internal:
+            self.admit(name, 1, partitions)
         row = self._new_row(name, partitions, internal, overrides)
         await self._write_entries(row, ABSENT, 0, self._placing.place(name, partitions, wanted))
         try:
@@ -536,6 +546,10 @@ class Topics:
         if removal is not None:
             await asyncio.shield(removal)
 
+    def is_gone(self, topic_id: UUID) -> bool:
+        """Whether there is no such topic here, and nobody is removing its files."""
+        return topic_id not in self._by_id and topic_id not in self._removals
+
     async def add_partitions(self, name: str, total: int, assignment: Assignment | None = None) -> Topic:
         """Grows a topic to `total` partitions. `assignment`: of the new ones to nodes; None: as the others are."""
         return await self._to_the_end(self._add_partitions(name, total, assignment))
@@ -555,6 +569,7 @@ class Topics:
             raise InvalidPartitions(
                 f"topic {name!r} has {len(topic.partitions)} partitions; it can only grow, {total} is no growth"
             )
+        self.admit(name, 0, total - len(topic.partitions))
         return topic
 
     async def _add_partitions(self, name: str, total: int, assignment: Assignment | None) -> Topic:

@@ -1,7 +1,7 @@
 """SCRAM's arithmetic and messages (RFC 5802 and 7677), without channel binding: what both sides of a login compute.
 
-Pure. The broker's side of the exchange is `security/sasl/scram.py`, the client's `client/login.py`. Names and passwords
-are taken as their UTF-8 bytes, without SASLprep, as Kafka's brokers and clients do.
+Pure. The broker's side of the exchange is `security/sasl/scram.py`, the client's `client/links/login.py`. Names and
+passwords are taken as their UTF-8 bytes, without SASLprep, as Kafka's brokers and clients do.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hmac
 
 import msgspec
 
+MAX_EXTENSIONS = 10
 DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """Mechanisms, and their hash functions."""
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 1_000_000
@@ -75,6 +76,20 @@ def attributes(text: bytes) -> list[tuple[str, bytes]]:
             raise ScramMalformed("an attribute is not written as NAME=VALUE")
         found.append((part[:1].decode(), part[2:]))
     return found
+
+
+def attributes_and_extensions(text: bytes) -> tuple[list[tuple[str, bytes]], dict[str, bytes]]:
+    """The same of a first message, behind whose attributes extensions may stand, with names of several letters, as
+    Kafka writes them: `n=…,r=…,tokenauth=true`."""
+    parts = text.split(b",")
+    size = next((at for at, part in enumerate(parts) if b"=" in part and part[1:2] != b"="), len(parts))
+    extensions: dict[str, bytes] = {}
+    for part in parts[size:]:
+        name, found, value = part.partition(b"=")
+        if not found or not name.isalpha() or len(extensions) >= MAX_EXTENSIONS:
+            raise ScramMalformed("an extension is not written as NAME=VALUE, or there are too many")
+        extensions[name.decode()] = value
+    return attributes(b",".join(parts[:size])), extensions
 
 
 def name_to_wire(name: str) -> bytes:

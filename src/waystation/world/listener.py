@@ -135,7 +135,7 @@ class Listener:
                 await loop.connect_accepted_socket(lambda: self._welcome(leave), arrived)
             else:
                 await loop.connect_accepted_socket(
-                    lambda: self._welcome(leave),
+                    lambda: _Handshake(self._welcome, leave),
                     arrived,
                     ssl=encryption.context(),
                     ssl_handshake_timeout=TLS_HANDSHAKE_S,
@@ -161,6 +161,28 @@ class Listener:
     def _resume(self, listening: socket.socket) -> None:
         del self._pauses[listening]
         asyncio.get_running_loop().add_reader(listening.fileno(), self._accept, listening)
+
+
+class _Handshake(asyncio.Protocol):
+    """Stands for the protocol of an encrypted connection while there is none: a loop asks for one before the handshake,
+    and tells it nothing if that fails, so that whatever had noted it would keep it for ever."""
+
+    def __init__(self, welcome: Welcome, leave: Leave) -> None:
+        self._welcome = welcome
+        self._leave = leave
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        try:
+            protocol = self._welcome(self._leave)
+        except Exception as error:  # the loop would not end the connection
+            logger.warning("connection.not_served", "a connection could not be served: {error}", error=repr(error))
+            transport.close()
+            return
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
 
 
 async def _begins_with_tls(arrived: socket.socket) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from waystation.encryption.key_ring import KeyRing
 from waystation.world.clock import Clock, SystemClock
 from waystation.world.disk import Disk, OsDisk
 from waystation.world.handles import Handles, ProcessHandles, UnlimitedHandles
@@ -21,6 +22,8 @@ class World(msgspec.Struct, frozen=True):
     offload: Offload
     memory: Memory = msgspec.field(default_factory=UnknownMemory)
     handles: Handles = msgspec.field(default_factory=UnlimitedHandles)
+    keys: KeyRing | None = None
+    """What is written to the disk is encrypted with these. None: it is not."""
 
 
 def real_world(disk: Disk | None = None) -> World:

@@ -17,20 +17,24 @@ SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 START_S = 120.0
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
 
 
 @contextmanager
-def rabbitmq(folder: Path) -> Iterator[str]:
-    """Its address. It has its own name server (epmd) too, which would listen on all addresses otherwise."""
-    port, dist, epmd = _free_port(), _free_port(), _free_port()
+def rabbitmq(folder: Path, management_port: int | None = None) -> Iterator[str]:
+    """Its address. It has its own name server (epmd) too, which would listen on all addresses otherwise. With a port
+    for it, it has its management API."""
+    port, dist, epmd = free_port(), free_port(), free_port()
     for name in ("home", "log", "data"):
         (folder / name).mkdir()
-    (folder / "enabled_plugins").write_text("[].\n")
-    (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\nlog.file.level = warning\n")
+    conf = f"listeners.tcp.1 = 127.0.0.1:{port}\nlog.file.level = warning\n"
+    if management_port is not None:
+        conf += f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {management_port}\n"
+    (folder / "enabled_plugins").write_text("[].\n" if management_port is None else "[rabbitmq_management].\n")
+    (folder / "rabbitmq.conf").write_text(conf)
     environment = {
         **os.environ,
         "HOME": str(folder / "home"),

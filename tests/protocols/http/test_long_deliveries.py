@@ -63,7 +63,8 @@ class Outlet:
 def consumer_of(line: ByHand) -> tuple[Any, Feed]:
     feed = Feed()
     holds = SimpleNamespace(add=lambda *_: object(), drop=lambda *_: None)
-    desk: Any = SimpleNamespace(long_work=line, holds=holds, delivered=lambda *_, **__: None)
+    access = SimpleNamespace(consume_wait_s=lambda: 0.0)
+    desk: Any = SimpleNamespace(long_work=line, holds=holds, delivered=lambda *_, **__: None, access=access)
     consumer: Any = HttpConsumer(desk, acks=False)
     consumer.attach(feed, "place", 1_000)
     return consumer, feed

@@ -69,12 +69,26 @@ class Tour:
         yield "POST", "/v1/logout", lambda: http("POST", "/v1/logout")
         new = {"password": "second"}
         yield "PUT", "/v1/users/{user}/password", lambda: http("PUT", f"/v1/users/{user}/password", new)
+        added: list[str] = []
+
+        def add_key() -> Answer:
+            answer = http("POST", "/v1/keys", {"user": user})
+            added.append(answer.json["key"])
+            return answer
+
+        yield "POST", "/v1/keys", add_key
+        yield "GET", "/v1/keys", lambda: http("GET", "/v1/keys")
+        yield "DELETE", "/v1/keys/{key}", lambda: http("DELETE", f"/v1/keys/{added[0]}")
         yield "DELETE", "/v1/users/{user}", lambda: http("DELETE", f"/v1/users/{user}")
         rules = {"acls": [{"principal": f"User:{user}", "operation": "read", "resource": "topic", "name": "tour"}]}
         yield "POST", "/v1/acls", lambda: http("POST", "/v1/acls", rules)
         yield "GET", "/v1/audit", lambda: http("GET", "/v1/audit")
         yield "GET", "/v1/acls", lambda: http("GET", "/v1/acls")
         yield "POST", "/v1/acls/remove", lambda: http("POST", "/v1/acls/remove", rules)
+        quota = {"user": user, "quotas": {"producer_byte_rate": 10**9}}
+        yield "PUT", "/v1/quotas", lambda: http("PUT", "/v1/quotas", quota)
+        yield "GET", "/v1/quotas", lambda: http("GET", "/v1/quotas")
+        yield "POST", "/v1/quotas/remove", lambda: http("POST", "/v1/quotas/remove", {"user": user})
 
     def walk(self) -> Iterator[tuple[str, str, Callable[[], Answer]]]:
         """Method and path as the document has them, and a call that has to succeed."""

@@ -81,7 +81,7 @@ def test_a_web_socket_needs_the_header(closed: Http) -> None:
 
 
 def test_the_token_is_shown_nowhere(locked: Server, closed: Http) -> None:
-    rows = closed("GET", "/v1/settings", search="token", headers=BEARER).json["settings"]
+    rows = closed("GET", "/v1/settings", search="http.token", headers=BEARER).json["settings"]
     assert [(row["name"], row["value"], row["source"]) for row in rows] == [("waystation.http.token", "(set)", "flag")]
     with waystation.connect(f"waystation://{locked.bootstrap}") as mq:
         (row,) = mq.view("settings", search="http.token")["settings"]

@@ -122,6 +122,93 @@ def test_there_are_no_quotas(desk: Desk, version: int) -> None:
     assert (answer.error_code, answer.entries) == (ErrorCode.none, ())
 
 
+def parts(**named: str | None) -> list[dict[str, str | None]]:
+    """An entity; None is the default."""
+    return [{"entity_type": kind.replace("_", "-"), "entity_name": name} for kind, name in named.items()]
+
+
+def alter(desk: Desk, version: int, entity: Any, validate_only: Any = False, **values: Any) -> ErrorCode:
+    ops = [{"key": key, "value": value or 0.0, "remove": value is None} for key, value in values.items()]
+    asked = [{"entity": entity, "ops": ops}]
+    (told,) = desk.ask("alter_client_quotas", version, entries=asked, validate_only=validate_only).entries
+    assert [(one.entity_type, one.entity_name) for one in told.entity] == [tuple(part.values()) for part in entity]
+    assert (told.error_message is None) == (told.error_code == ErrorCode.none)
+    return ErrorCode(told.error_code)
+
+
+def described(desk: Desk, version: int, *, strict: bool = False, **wanted: str | int | None) -> Any:
+    """By type: a name, None for the default, 2 for whatever it is."""
+    components = [
+        {
+            "entity_type": kind.replace("_", "-"),
+            "match_type": 2 if match == 2 else 1 if match is None else 0,
+            "match": match if isinstance(match, str) else None,
+        }
+        for kind, match in wanted.items()
+    ]
+    answer = desk.ask("describe_client_quotas", version, components=components, strict=strict)
+    if answer.error_code != ErrorCode.none:
+        return ErrorCode(answer.error_code)
+    return sorted(
+        (
+            tuple((part.entity_type, part.entity_name or "") for part in entry.entity),
+            {value.key: value.value for value in entry.values},
+        )
+        for entry in answer.entries
+    )
+
+
+@each_version("alter_client_quotas")
+def test_quotas_are_set_selected_and_removed(desk: Desk, version: int) -> None:
+    alice, default, both, app, ip = (
+        parts(user="alice"),
+        parts(user=None),
+        parts(user="alice", client_id="app"),
+        parts(client_id="app"),
+        parts(ip="10.0.0.1"),
+    )
+    for at, entity in enumerate((alice, default, both, app)):
+        assert alter(desk, version, entity, producer_byte_rate=1e9 + at) == ErrorCode.none
+    assert alter(desk, version, ip, connection_creation_rate=10_000) == ErrorCode.none
+    assert alter(desk, version, alice, validate_only=True, consumer_byte_rate=1) == ErrorCode.none
+    of_alice = ((("user", "alice"),), {"producer_byte_rate": 1e9})
+    of_default = ((("user", ""),), {"producer_byte_rate": 1e9 + 1})
+    of_both = ((("user", "alice"), ("client-id", "app")), {"producer_byte_rate": 1e9 + 2})
+    of_app = ((("client-id", "app"),), {"producer_byte_rate": 1e9 + 3})
+    of_ip = ((("ip", "10.0.0.1"),), {"connection_creation_rate": 10_000})
+    assert described(desk, version) == sorted([of_alice, of_default, of_both, of_app, of_ip])
+    assert described(desk, version, user="alice") == sorted([of_alice, of_both])
+    assert described(desk, version, strict=True, user="alice") == [of_alice]
+    assert described(desk, version, user=None) == [of_default]
+    assert described(desk, version, strict=True, user=2) == sorted([of_default, of_alice])
+    assert described(desk, version, user=2, client_id=2) == [of_both]
+    assert described(desk, version, ip=2) == [of_ip]
+    assert described(desk, version, user=2, ip=2) == ErrorCode.invalid_request
+    assert described(desk, version, planet=2) == ErrorCode.unsupported_version
+    assert alter(desk, version, alice, producer_byte_rate=None, consumer_byte_rate=None) == ErrorCode.none
+    assert described(desk, version, strict=True, user="alice") == []
+    for entity, key in ((default, "producer_byte_rate"), (both, "producer_byte_rate"), (app, "producer_byte_rate")):
+        assert alter(desk, version, entity, **{key: None}) == ErrorCode.none
+    assert alter(desk, version, ip, connection_creation_rate=None) == ErrorCode.none
+    assert described(desk, version) == []
+
+
+@each_version("alter_client_quotas")
+def test_quotas_that_cannot_be_are_refused_one_by_one(desk: Desk, version: int) -> None:
+    for entity, values in (
+        (parts(user="alice"), {"no_such_rate": 1.0}),
+        (parts(user="alice"), {"producer_byte_rate": -1.0}),
+        (parts(user="alice"), {"connection_creation_rate": 1.0}),
+        (parts(user="alice", ip="10.0.0.1"), {"producer_byte_rate": 1.0}),
+        (parts(planet="mars"), {"producer_byte_rate": 1.0}),
+        (parts(user=""), {"producer_byte_rate": 1.0}),
+        ([], {"producer_byte_rate": 1.0}),
+        ([*parts(user="alice"), *parts(user="bob")], {"producer_byte_rate": 1.0}),
+    ):
+        assert alter(desk, version, entity, **values) == ErrorCode.invalid_request
+    assert described(desk, version) == []
+
+
 @pytest.mark.parametrize("users", [None, []])
 def test_there_are_no_credentials(desk: Desk, users: Any) -> None:
     answer = desk.ask("describe_user_scram_credentials", 0, users=users)

@@ -27,11 +27,12 @@ from waystation.protocols.kafka.server import KafkaListener
 
 ASK_NOTHING = {
     *("api_versions", "describe_cluster", "sasl_handshake", "sasl_authenticate"),
+    *(f"{verb}_delegation_token" for verb in ("create", "renew", "expire", "describe")),
 }
-"""What every client may know."""
+"""What every client may know; and delegation tokens, which are off here, and else for those who have logged in."""
 
-REFUSED_LOGINS = 4
-"""SaslHandshake in one version, SaslAuthenticate in three: on a broker without users both end the connection."""
+REFUSED_LOGINS = 5
+"""SaslHandshake in two versions, SaslAuthenticate in three: on a broker without users both end the connection."""
 
 TOPIC_TYPE = 2
 """Of resources with settings."""

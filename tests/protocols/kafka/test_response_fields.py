@@ -16,7 +16,7 @@ from kio.static.constants import EntityType
 import waystation.protocols.kafka
 
 FOLDER = Path(waystation.protocols.kafka.__file__).parent
-SOURCES = sorted(path.name for path in FOLDER.glob("*.py"))
+SOURCES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.py"))
 
 
 @cache

@@ -56,3 +56,28 @@ def test_reads_that_leave_room_keep_the_buffer_as_it_is() -> None:
         intake.feed(bytes(700))
         intake.drop(700)
     assert intake.kept == FIRST_BUFFER
+
+
+def test_frames_that_have_room_stay_in_one_buffer() -> None:
+    """Of 700 KB each, as they come: often more than half of the buffer is unread when its end is reached."""
+    frame, chance = 700_000, random.Random(2)
+    intake = Intake()
+    sent = chance.randbytes(40 * frame)
+    fed = read = 0
+    buffers: list[object] = []
+    while read < len(sent):
+        room = intake.buffer()
+        if intake.kept == KEPT_BUFFER:
+            buffers.append(room.obj)
+        size = min(len(room), len(sent) - fed, chance.randrange(1, 300_000))
+        room[:size] = sent[fed : fed + size]
+        intake.received(size)
+        fed += size
+        while intake.unread >= frame:
+            assert intake.view(0, frame) == sent[read : read + frame]
+            intake.drop(frame)
+            read += frame
+        intake.expected = frame if intake.unread else 0
+        assert intake.kept <= KEPT_BUFFER
+    assert len(buffers) > 100
+    assert all(buffer is buffers[0] for buffer in buffers)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from waystation.admin.views.view_cluster import ClusterOut, cluster_of
+from waystation.admin.views.view_cluster import ClusterOut, cluster_view
 from waystation.admin.views.view_overview import Overview, overview_view
 from waystation.health.lags import GroupLag
 from waystation.observe.pipeline_state import PipelineState
@@ -42,7 +42,7 @@ async def figures(broker: ManagedBroker) -> Figures:
     member = broker.member
     return Figures(
         overview_view(broker),
-        await cluster_of(broker),
+        await cluster_view(broker),
         {} if member is None else member.leadership.replication_lags(),
         queues,
         lags,

@@ -1,8 +1,11 @@
 """The nodes of a cluster and where partitions are, as the node knows it that is asked; offsets are of its own replicas.
 
-`cluster_view(broker, …) -> ClusterOut`, `partitions_page(broker, PartitionsQuery) -> PlacedPage`. Whoever wants the
+`cluster_view(broker) -> ClusterOut`, `partitions_page(broker, PartitionsQuery) -> PlacedPage`. Whoever wants the
 offsets of leaders asks each leader for its own (`led`), and puts them together: a node that does not answer is not
 waited for here. A broker alone is a cluster of one.
+
+The store names a leader; whether it leads is known to that node alone. One that may not (its log has a later epoch than
+a store that was put back from a backup, or its disk has failed) says of itself that the partition has no leader.
 """
 
 from __future__ import annotations
@@ -77,11 +80,7 @@ class PartitionsQuery(msgspec.Struct):
     limit: Limit = 100
 
 
-async def cluster_view(broker: ManagedBroker, _: msgspec.Struct) -> ClusterOut:
-    return await cluster_of(broker)
-
-
-async def cluster_of(broker: ManagedBroker) -> ClusterOut:
+async def cluster_view(broker: ManagedBroker, _: msgspec.Struct | None = None) -> ClusterOut:
     view, pace = broker.view, Pace(broker.world.clock)
     leads: Counter[int] = Counter()
     follows: Counter[int] = Counter()
@@ -93,8 +92,9 @@ async def cluster_of(broker: ManagedBroker) -> ClusterOut:
                 continue
             total += 1
             under += _is(placed, "under-replicated")
-            offline += _is(placed, "offline")
-            leads[placed.leader] += 1
+            led = _is_led(broker, topic, index, placed)
+            offline += not led
+            leads[placed.leader] += led or placed.leader != view.node_id
             follows.update(one for one in placed.replicas if one != placed.leader)
         await pace.breathe()
     nodes = []
@@ -141,15 +141,26 @@ def _names(topic: Topic) -> list[str]:
 def _wanted(broker: ManagedBroker, topic: Topic, name: str, query: PartitionsQuery) -> bool:
     if query.which == "all" and not query.led:
         return True
-    placed = broker.view.placed(topic.id, int(name.rpartition("/")[2]))
-    if placed is None or (query.led and placed.leader != broker.view.node_id):
+    index = int(name.rpartition("/")[2])
+    placed = broker.view.placed(topic.id, index)
+    if placed is None:
         return False
+    led = _is_led(broker, topic, index, placed)
+    if query.led and not (led and placed.leader == broker.view.node_id):
+        return False
+    if query.which == "offline":
+        return not led
     return query.which == "all" or _is(placed, query.which)
 
 
+def _is_led(broker: ManagedBroker, topic: Topic, index: int, placed: Placed) -> bool:
+    """As far as this node can say."""
+    if placed.leader == broker.view.node_id and not topic.partitions[index].leads:
+        return False
+    return placed.has_leader
+
+
 def _is(placed: Placed, which: Which) -> bool:
-    if which == "offline":
-        return not placed.has_leader
     if which == "moving":
         return bool(placed.adding or placed.removing)
     return not set(placed.replicas) <= set(placed.in_sync)
@@ -163,10 +174,11 @@ def _shown(broker: ManagedBroker, name: str) -> PlacedOut | None:
     if topic is None or placed is None or index >= len(topic.partitions):
         return None
     partition = topic.partitions[index] if broker.view.node_id in placed.replicas else None
+    led = _is_led(broker, topic, index, placed)
     return PlacedOut(
         topic.name,
         index,
-        None if placed.leader == NOBODY else placed.leader,
+        None if placed.leader == NOBODY or (placed.leader == broker.view.node_id and not led) else placed.leader,
         placed.epoch,
         list(placed.replicas),
         list(placed.in_sync),

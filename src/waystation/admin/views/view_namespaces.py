@@ -37,6 +37,8 @@ class NamespaceOut(msgspec.Struct):
     max_queues: int | None
     max_bytes: Annotated[int, Meta(description="of messages in its queues and topics; null: no limit")] | None
     max_connections: int | None
+    max_topics: int | None
+    max_partitions: Annotated[int, Meta(description="of all its topics; null: no limit")] | None
     alarm: Annotated[str, Meta(description="why its publishers have to wait; null: they need not")] | None
 
 
@@ -63,6 +65,8 @@ class NamespaceTerms(msgspec.Struct, kw_only=True):
     max_queues: NewLimit = None
     max_bytes: NewLimit = None
     max_connections: NewLimit = None
+    max_topics: NewLimit = None
+    max_partitions: NewLimit = None
 
 
 class SetNamespace(NamespaceTerms, kw_only=True):
@@ -110,6 +114,8 @@ def _shown(broker: ManagedBroker, name: str) -> NamespaceOut:
         known.limits.max_queues,
         known.limits.max_bytes,
         known.limits.max_connections,
+        known.limits.max_topics,
+        known.limits.max_partitions,
         broker.resource_alarms.reason(name),
     )
 

@@ -175,6 +175,12 @@ async def topic_offsets(broker: ManagedBroker, query: TopicOffsetsQuery) -> Topi
     return TopicOffsets(topic.name, offsets)
 
 
+def partitions_to_add(broker: ManagedBroker, asked: AlterTopic) -> int:
+    """How many partitions `alter_topic` would create."""
+    there = broker.topics.find(asked.topic)
+    return 0 if there is None or asked.partitions is None else max(0, asked.partitions - len(there.partitions))
+
+
 async def alter_topic(broker: ManagedBroker, asked: AlterTopic) -> TopicOut:
     """Settings first, then partitions; the number of partitions that it has is no change."""
     topics = broker.topics

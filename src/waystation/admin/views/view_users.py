@@ -58,6 +58,7 @@ class AddUser(msgspec.Struct, kw_only=True):
     verifiers: Verifiers = None
     superuser: bool = False
     groups: list[str] = []
+    namespace: Annotated[str, Meta(description="its home: where its Kafka clients are, unless they say another")] = "/"
 
 
 class NewPassword(msgspec.Struct, kw_only=True):
@@ -89,10 +90,12 @@ async def users_page(broker: ManagedBroker, query: UsersQuery) -> UserList:
 async def add_user(broker: ManagedBroker, asked: AddUser) -> UserAdded:
     verifiers = await _verifiers(broker, asked.password, asked.verifiers)
     before = broker.authenticator.required
+    broker.namespaces.get(asked.namespace)  # NotFound
     user = User(
         verifiers,
         superuser=asked.superuser,
         groups=tuple(asked.groups),
+        namespace=asked.namespace,
         created_ms=broker.world.clock.now_ms(),
     )
     await broker.users.add(asked.user, user)

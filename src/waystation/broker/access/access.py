@@ -30,8 +30,9 @@ from waystation.broker.access.messaging.shares import ShareAccess
 from waystation.broker.access.messaging.subscriptions import SubscriptionAccess
 from waystation.broker.access.messaging.topics import TopicAccess
 from waystation.broker.access.messaging.transactions import TransactionAccess
+from waystation.broker.access.messaging.used import Used
 from waystation.cluster.placing import BY_DEFAULT, WantedReplicas
-from waystation.errors import DeletionDisabled, NotAllowed, ResourceAlarm
+from waystation.errors import DeletionDisabled, NotAllowed, QuotaExceeded, ResourceAlarm
 from waystation.log.batches.batch import Header, read_header
 from waystation.log.log import Appended
 from waystation.message import Message, Run
@@ -64,7 +65,9 @@ from waystation.topics.partitions.partition import Receipt
 from waystation.transactions.transacting import Tx, check_not_own
 
 if TYPE_CHECKING:
+    from waystation.broker.access.administration.client_quotas import QuotaAccess
     from waystation.broker.access.administration.cluster import ClusterAccess
+    from waystation.broker.access.administration.delegation import DelegationAccess
     from waystation.broker.access.administration.namespaces import NamespaceAccess
     from waystation.broker.access.administration.placement import PlacementAccess
     from waystation.broker.access.administration.policies import PolicyAccess
@@ -120,8 +123,9 @@ class Access:
 
     __slots__ = (
         "_alarms", "_allowed", "_asked_at", "_broker", "_groups", "_namespaces", "_permissions", "_reading",
-        "_shares", "_subscriptions", "_topics", "_transactions", "check_batch", "check_batch_here", "checked_batch",
-        "durable", "meter", "names", "namespace", "principal", "waits", "when_durable", "when_each_durable",
+        "_shares", "_subscriptions", "_topics", "_transactions", "_used", "check_batch", "check_batch_here",
+        "checked_batch", "client_id", "durable", "meter", "names", "namespace", "principal", "quotas", "waits",
+        "when_durable", "when_each_durable",
     )  # fmt: skip
 
     def __init__(
@@ -139,6 +143,10 @@ class Access:
         self.when_each_durable = broker.durability.when_each_durable
         self.names = Names(namespace)
         self._namespaces: Namespaces = broker.namespaces
+        self.quotas = broker.quotas
+        """Whether there are any (`on`): while there are none, nobody has to wait for one."""
+        self.client_id = ""  # what the client calls itself; the protocol says so
+        self._used: Used | None = None
         self._asked_at = _NEVER
         self._allowed: set[tuple[Resource, str]] = _NOTHING  # not changed: another one is made for the first
         # The check of a batch that `append` takes, as it is: it is called for each.
@@ -410,8 +418,7 @@ class Access:
         """The messages of these runs that are there: `count`, or as many as have `max_bytes`, or one. Metered."""
         self._permissions.check(self.principal, "read", "queue", queue)
         answer = read_entries(*self._broker.queues.of_users(queue), runs, count, max_bytes)
-        self.meter.delivered += len(answer.messages)
-        self.meter.delivered_bytes += sum(len(delivered.message.payload) for delivered in answer.messages)
+        self.count_delivered(len(answer.messages), sum(len(delivered.message.payload) for delivered in answer.messages))
         return answer
 
     def queue_exists(self, queue: str) -> bool:
@@ -432,6 +439,7 @@ class Access:
         settings = {DEDUP_SETTING: str(DEDUP_MS)} if deduplicates else None
         if topic not in self._broker.topics:
             self.topics.ask_create(topic)
+            self.mutate(self._broker.settings.integer("num.partitions"))
             return await self._changing("create", "topic", topic, self._broker.messages.ensure(topic, settings))
         return await self._broker.messages.ensure(topic, settings)
 
@@ -445,6 +453,7 @@ class Access:
         """A new topic; `partitions` are `num.partitions` where they are not said."""
         self.topics.ask_create(topic)
         count = self._broker.settings.integer("num.partitions") if partitions is None else partitions
+        self.mutate(count)
         work = self._broker.topics.create(topic, count, settings, replicas)
         return await self._changing("create", "topic", topic, work, f"{count} partitions")
 
@@ -453,6 +462,8 @@ class Access:
         self._permissions.check(self.principal, "delete", "topic", topic)
         if not self._broker.settings.flag("delete.topic.enable"):
             raise DeletionDisabled(f"topic {topic!r} cannot be deleted: the broker has delete.topic.enable=false")
+        there = self._broker.topics.find(topic)
+        self.mutate(0 if there is None else len(there.partitions))
         await self._changing("delete", "topic", topic, self._broker.topics.delete(topic))
 
     async def find_stored(self, message_id: str, topic: str | None = None) -> Found | None:
@@ -680,10 +691,60 @@ class Access:
         """So much was published."""
         self.meter.published += messages
         self.meter.published_bytes += size
+        if self.quotas.on:
+            self._use().publish(messages, size)
+
+    def count_delivered(self, messages: int, size: int) -> None:
+        """So much was given to a consumer or reader."""
+        self.meter.delivered += messages
+        self.meter.delivered_bytes += size
+        if self.quotas.on:
+            self._use().consume(messages, size)
 
     def count_batches(self, placed: Sequence[Placed]) -> None:
         """These record batches were published, which were checked."""
         self.count(sum(read_header(batch).record_count for _, batch in placed), sum(len(batch) for _, batch in placed))
+
+    # -- quotas -----------------------------------------------------------------------------------------------------
+
+    def _use(self) -> Used:
+        if self._used is None or not self._used.is_of(self.client_id):
+            self._used = Used(self.quotas, self.principal, self.client_id, self.namespace)
+        return self._used
+
+    def worked(self, seconds: float) -> None:
+        """The broker has worked for this session for so long."""
+        if self.quotas.on:
+            self._use().work(seconds)
+
+    def publish_wait_s(self) -> float:
+        """For how long the session has to wait since it has published too much; 0.0: it need not."""
+        return self._use().publish_wait_s() if self.quotas.on else 0.0
+
+    def consume_wait_s(self) -> float:
+        """The same of one who has read too much."""
+        return self._use().consume_wait_s() if self.quotas.on else 0.0
+
+    def request_wait_s(self) -> float:
+        """The same of one who has asked for too much work."""
+        return self._use().request_wait_s() if self.quotas.on else 0.0
+
+    def wait_s(self) -> float:
+        """The longest of these."""
+        return max(self.publish_wait_s(), self.consume_wait_s()) if self.quotas.on else 0.0
+
+    def check_publish_quota(self, most_s: float) -> None:
+        """For a protocol that does not keep its publishers waiting for longer than that: QuotaExceeded."""
+        wait_s = self.publish_wait_s()
+        if wait_s > most_s:
+            raise QuotaExceeded(
+                f"{self.principal.name} publishes faster than its quota allows; try again in {wait_s:.0f} s", wait_s
+            )
+
+    def mutate(self, partitions: int) -> None:
+        """So many partitions are about to be created or deleted: QuotaExceeded if that were too fast."""
+        if self.quotas.on:
+            self._use().mutate(partitions)
 
     # -- transactions -----------------------------------------------------------------------------------------------
 
@@ -749,9 +810,15 @@ class Access:
         return QueueFigureAccess(self._broker, self.principal)
 
     @property
+    def client_quotas(self) -> QuotaAccess:
+        from waystation.broker.access.administration.client_quotas import QuotaAccess
+
+        return QuotaAccess(self._broker, self.principal)
+
+    @property
     def reading(self) -> ReadingAccess:
         if self._reading is None:
-            self._reading = ReadingAccess(self._broker, self.principal, self.meter)
+            self._reading = ReadingAccess(self._broker, self.principal, self.meter, self.count_delivered)
         return self._reading
 
     @property
@@ -793,7 +860,7 @@ class Access:
     @property
     def topics(self) -> TopicAccess:
         if self._topics is None:
-            self._topics = TopicAccess(self._broker, self.principal)
+            self._topics = TopicAccess(self._broker, self.principal, self.mutate)
         return self._topics
 
     @property
@@ -801,6 +868,12 @@ class Access:
         if self._transactions is None:
             self._transactions = TransactionAccess(self._broker, self.principal)
         return self._transactions
+
+    @property
+    def delegation(self) -> DelegationAccess:
+        from waystation.broker.access.administration.delegation import DelegationAccess
+
+        return DelegationAccess(self._broker, self.principal)
 
     @property
     def users(self) -> UserAccess:
@@ -812,7 +885,7 @@ class Access:
     def views(self) -> ViewAccess:
         from waystation.broker.access.administration.views import ViewAccess
 
-        return ViewAccess(self._broker, self.principal)
+        return ViewAccess(self._broker, self.principal, self.mutate)
 
 
 def _dead_letters_of(settings: QueueSettings) -> tuple[Resource, str]:

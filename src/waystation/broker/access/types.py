@@ -64,6 +64,7 @@ from waystation.routing.matching.regex import Regex as Regex
 from waystation.routing.namespace_names import DEFAULT as DEFAULT
 from waystation.routing.namespace_names import Names as Names
 from waystation.security import credentials, kafka_acls, rabbitmq_permissions
+from waystation.security.authenticator import EXPIRED as EXPIRED
 from waystation.security.authenticator import NODE_MECHANISM as NODE_MECHANISM
 from waystation.security.authenticator import Authenticator as Authenticator
 from waystation.security.authenticator import LoginPeer as LoginPeer
@@ -78,6 +79,7 @@ from waystation.security.principals import ANONYMOUS as ANONYMOUS
 from waystation.security.principals import HTTP_TOKEN as HTTP_TOKEN
 from waystation.security.principals import LOCAL as LOCAL
 from waystation.security.principals import Principal as Principal
+from waystation.security.quotas.entities import QuotaEntity as QuotaEntity
 from waystation.security.rabbitmq_permissions import VhostPermission as VhostPermission
 from waystation.security.rabbitmq_permissions import permission_of as permission_of
 from waystation.security.rules import Resource as Resource

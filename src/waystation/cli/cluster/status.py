@@ -2,6 +2,8 @@
 
 One node is asked for what all nodes agree on. Offsets are a leader's own, so each leader is asked for those, side by
 side; one that does not answer soon is shown without them, since this is what operators look at when something hangs.
+A node that answers and does not lead what the cluster's store says it leads (the store was put back from a backup, and
+knows less than the logs) is not shown as the leader.
 """
 
 from __future__ import annotations
@@ -40,12 +42,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         cluster = mq.view("cluster")
-        query = {"topic": arguments.topic, "which": arguments.which}
+        # Which ones have no leader is known when those have answered that are named as leaders.
+        query = {"topic": arguments.topic, "which": "all" if arguments.which == "offline" else arguments.which}
         partitions: list[Partition] = all_of(mq, "partitions", **query)
     query["which"] = "all"  # of a leader: what is under-replicated here need not be so there
     leaders = {one["leader"] for one in partitions} - {cluster["node"], None}
     others = [node for node in cluster["nodes"] if node["id"] in leaders and node["alive"]]
-    silent = _take_offsets(partitions, cluster["node"], others, query)
+    silent, not_led = _ask_leaders(partitions, cluster["node"], others, query)
+    cluster["offline"] += not_led
+    if arguments.which == "offline":
+        dead = {node["id"] for node in cluster["nodes"] if not node["alive"]}
+        partitions = [one for one in partitions if one["leader"] is None or one["leader"] in dead]
     for node in cluster["nodes"]:
         node["answers"] = node["alive"] and node["id"] not in silent
     if arguments.json:
@@ -58,21 +65,31 @@ def _run(arguments: argparse.Namespace) -> int:
 # -- offsets of leaders -----------------------------------------------------------------------------------------------
 
 
-def _take_offsets(
+def _ask_leaders(
     partitions: Sequence[Partition], asked: int, others: Sequence[dict[str, Any]], query: dict[str, Any]
-) -> set[int]:
-    """Puts the leaders' offsets in; those who did not answer are returned."""
+) -> tuple[set[int], int]:
+    """Puts the leaders' offsets in; where there is no leader, those of the node that was asked stay. Returns who
+    did not answer, and how many partitions are not led by the one who is said to lead them."""
     with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
         answers = list(pool.map(lambda node: _led_by(node, query), others))
     silent = {node["id"] for node, answer in zip(others, answers, strict=True) if answer is None}
     known: dict[PartitionName, Partition] = {}
     for answer in answers:
         known |= answer or {}
+    answered = {node["id"] for node in others} - silent
+    not_led = 0
     for one in partitions:
-        if one["leader"] != asked:
-            led = known.get((one["topic"], one["partition"]), {})
-            one["high_watermark"], one["log_end"] = led.get("high_watermark"), led.get("log_end")
-    return silent
+        if one["leader"] == asked:
+            continue
+        led = known.get((one["topic"], one["partition"]))
+        if led is not None:
+            one["high_watermark"], one["log_end"] = led["high_watermark"], led["log_end"]
+        elif one["leader"] in answered:
+            one["leader"] = None
+            not_led += 1
+        elif one["leader"] is not None:
+            one["high_watermark"] = one["log_end"] = None
+    return silent, not_led
 
 
 def _led_by(node: dict[str, Any], query: dict[str, Any]) -> dict[PartitionName, Partition] | None:

@@ -35,6 +35,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = verbs.add_parser("add", help="add a user; the first one closes the broker to everybody else")
     add.add_argument("name")
     add.add_argument("--superuser", action="store_true", help="may do everything")
+    add.add_argument(
+        "--namespace",
+        metavar="NAME",
+        default="/",
+        help="its home: where its Kafka clients are, unless they say another",
+    )
     listing = verbs.add_parser("list", help="show all users")
     remove = verbs.add_parser("remove", help="remove a user; its connections are closed")
     remove.add_argument("name")
@@ -55,7 +61,8 @@ def _add(arguments: argparse.Namespace) -> int:
     verifiers = _new_verifiers(arguments)
     if arguments.data is None:
         with open_client(arguments) as mq:
-            made = mq.act("add-user", user=name, verifiers=list(verifiers), superuser=arguments.superuser) or {}
+            given = {"verifiers": list(verifiers), "superuser": arguments.superuser, "namespace": arguments.namespace}
+            made = mq.act("add-user", user=name, **given) or {}
         closed = bool(made.get("closed"))
     else:
         from time import time
@@ -66,7 +73,8 @@ def _add(arguments: argparse.Namespace) -> int:
             there = stored_users(catalog)
             if name in there:
                 raise AlreadyExists(f"user {name!r} exists already; `waystation users passwd` changes the password")
-            edit_offline(catalog, name, User(verifiers, arguments.superuser, created_ms=int(time() * 1000)), token)
+            user = User(verifiers, arguments.superuser, namespace=arguments.namespace, created_ms=int(time() * 1000))
+            edit_offline(catalog, name, user, token)
         closed = not there
     if arguments.json:
         print_json({"user": name, "closed": closed})
@@ -82,13 +90,14 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     elif found:
-        columns = ("user", "superuser", "mechanisms", "groups")
+        columns = ("user", "superuser", "mechanisms", "groups", "namespace")
         rows = [
             (
                 one["user"],
                 "yes" if one["superuser"] else "",
                 ", ".join(one["mechanisms"]),
                 ", ".join(one["groups"]),
+                one["namespace"],
             )
             for one in found
         ]
@@ -125,11 +134,12 @@ def _remove(arguments: argparse.Namespace) -> int:
         with open_client(arguments) as mq:
             opened = bool((mq.act("remove-user", user=name) or {}).get("opened"))
     else:
+        from waystation.security.api_keys import stored_rows
         from waystation.security.users import edit_offline, stored_users
 
         with offline_catalog(arguments.data) as (catalog, token):
             _known(stored_users(catalog), name)
-            edit_offline(catalog, name, None, token)
+            edit_offline(catalog, name, None, token, along=stored_rows(catalog, name))
             opened = not stored_users(catalog)
     if arguments.json:
         print_json({"user": name, "opened": opened})
@@ -191,13 +201,15 @@ def _new_password(arguments: argparse.Namespace) -> str:
 @contextmanager
 def offline_catalog(data: str) -> Iterator[tuple[Catalog, Any]]:
     """The catalog of a folder that no broker uses, and what gives random bytes."""
+    from waystation.broker.encrypted_folder import unlocked
     from waystation.broker.open import locked_folder
     from waystation.catalog.sqlite import SqliteCatalog
     from waystation.world import real_world
 
     world = real_world()
     with locked_folder(world, data) as root:
-        catalog = SqliteCatalog(root, world.random)
+        world = unlocked(world, root)
+        catalog = SqliteCatalog(root, world.random, world.keys)
         try:
             yield catalog, world.random.token
         finally:

@@ -1,6 +1,6 @@
 """A client's side of a login: what it says first, what it answers, and whether the broker has proved itself.
 
-Pure. The connection sends what this says (`client/connection.py`); the broker's side is `security/sasl`.
+Pure. The connection sends what this says (`client/links/connection.py`); the broker's side is `security/sasl`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 | --- | --- |
 | `ca` | a file of certificates that the broker's has to be signed by (default: those of the system) |
 | `certificate`, `key` | the client's own, where the broker asks for one |
-| `mechanism` | SCRAM-SHA-256 (default), SCRAM-SHA-512, PLAIN, OAUTHBEARER (the password is the token), EXTERNAL |
+| `mechanism` | SCRAM-SHA-256 (default), SCRAM-SHA-512, PLAIN (API keys), OAUTHBEARER (password: a token), EXTERNAL |
 
 Errors and `shown` never have a password in them. Opens no socket; anyone may call it.
 """
@@ -33,6 +33,8 @@ DEFAULT_SERVER = "localhost:9092"
 
 SCHEMES = ("waystation", "waystations", "kafka", "tcp")
 _OTHER_SCHEMES = {"http": "HTTP", "https": "HTTP", "amqp": "AMQP", "amqps": "AMQP"}
+KEY_BEGIN = "wsk_"
+"""A password that begins so is an API key."""
 _TERMS = ("ca", "certificate", "key", "mechanism")
 
 
@@ -144,8 +146,11 @@ def _credentials(signed: str, mechanism: str | None, environment: Mapping[str, s
             raise Invalid(
                 f"the password of {unquote(user)!r} is missing: write USER:PASSWORD@HOST, or set ${PASSWORD_VARIABLE}"
             )
-        return Credentials(unquote(user), password, (mechanism or MECHANISMS[0]).upper())
-    return Credentials(unquote(user), unquote(password), (mechanism or MECHANISMS[0]).upper())
+    else:
+        password = unquote(password)
+    # The broker has a key's hash alone: SCRAM needs more.
+    usual = "PLAIN" if password.startswith(KEY_BEGIN) else MECHANISMS[0]
+    return Credentials(unquote(user), password, (mechanism or usual).upper())
 
 
 def elsewhere(address: str, protocol: str, host: str) -> str:

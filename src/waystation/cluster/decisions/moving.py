@@ -2,7 +2,8 @@
 none on certain nodes. Pure.
 
 As little data as possible is copied: a replica stays where it is, unless its node is to be left or there are too many.
-A new one gets to a rack that has none yet, then to the node with the fewest. Called by `admin/cluster_operations.py`.
+A new one gets to a rack that has none yet, then to the node with the fewest. Called by
+`admin/operations/cluster_operations.py`.
 """
 
 from __future__ import annotations

@@ -145,6 +145,13 @@ class ShareTold(msgspec.Struct, frozen=True, tag="shared"):
     body: bytes
 
 
+class WriteAudit(msgspec.Struct, frozen=True, tag="audit"):
+    """Entries of the audit log, of a node that leads no partition of it: (key, value) of each record. Answered by
+    `Done` when they are written."""
+
+    records: tuple[tuple[bytes, bytes], ...]
+
+
 class Done(msgspec.Struct, frozen=True, tag="done"):
     pass
 
@@ -154,5 +161,5 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     text: str
 
 
-Request = Fetch | Hurry | WriteMarkers | JoinTransaction | ShareAsk | SnapshotAsk
+Request = Fetch | Hurry | WriteMarkers | JoinTransaction | ShareAsk | SnapshotAsk | WriteAudit
 Answer = Fetched | SnapshotPart | MarkersWritten | ShareTold | Done | Refused

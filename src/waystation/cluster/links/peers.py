@@ -18,6 +18,7 @@ from waystation.cluster.links.peer import (
     ShareAsk,
     ShareTold,
     SnapshotAsk,
+    WriteAudit,
     WriteMarkers,
 )
 from waystation.cluster.replication.serving import FetchServer
@@ -33,19 +34,27 @@ _encode = msgspec.msgpack.Encoder().encode
 WriteAll = Callable[[WriteMarkers], Awaitable[MarkersWritten]]
 Join = Callable[[JoinTransaction], Awaitable[None]]
 Share = Callable[[ShareAsk], Awaitable[ShareTold]]
+TakeAudit = Callable[[WriteAudit], None]
 
 
 class Peers:
     """`link.Answering`."""
 
     def __init__(
-        self, server: FetchServer, snapshots: SnapshotServer, write_markers: WriteAll, join: Join, share: Share
+        self,
+        server: FetchServer,
+        snapshots: SnapshotServer,
+        write_markers: WriteAll,
+        join: Join,
+        share: Share,
+        take_audit: TakeAudit,
     ) -> None:
         self._server = server
         self._snapshots = snapshots
         self._write_markers = write_markers
         self._join = join
         self._share = share
+        self._take_audit = take_audit
 
     async def answer_encoded(self, request: bytes) -> bytes:
         """The same as it travels between processes. Invalid: this is no request that is known here."""
@@ -68,6 +77,9 @@ class Peers:
                 return await self._snapshots.give(request)
             if isinstance(request, ShareAsk):
                 return await self._share(request)
+            if isinstance(request, WriteAudit):
+                self._take_audit(request)
+                return Done()
             return await self._write_markers(request)
         except WaystationError as error:
             return Refused(type(error).__name__, str(error))

@@ -17,7 +17,9 @@ from collections.abc import Callable
 from waystation.cluster.links.link import Link, LinkLost
 from waystation.cluster.links.peer import Answer, Key, Refused, SnapshotAsk, SnapshotPart
 from waystation.cluster.replication.led import Led
-from waystation.errors import NotFound, NotLeader, StorageFailed
+from waystation.encryption.key_ring import KeyRing
+from waystation.encryption.sealed_file import SealedWriter, read_opened
+from waystation.errors import Corrupt, NotFound, NotLeader, StorageFailed
 from waystation.observe.events import event_logger
 from waystation.queues.shard.snapshot import SUFFIX
 from waystation.topics.partitions.partition import Partition, log_of
@@ -28,6 +30,8 @@ from waystation.world.disk import Disk
 logger = event_logger("waystation.replication")
 
 PART_BYTES = 1024 * 1024
+"""What a snapshot takes of memory while it is copied, on either side."""
+BESIDE = "snapshot.copied"
 ANSWER_S = 10.0
 
 
@@ -52,10 +56,10 @@ class SnapshotServer:
         if led is None or led.state.epoch != asked.epoch:
             raise NotLeader("this node does not lead the partition in that epoch")
         folder = log_of(led.partition).folder
-        return await self._world.offload(_read, self._world.disk, folder, asked.name, asked.position)
+        return await self._world.offload(_read, self._world.disk, folder, asked.name, asked.position, self._world.keys)
 
 
-def _read(disk: Disk, folder: str, name: str, position: int) -> SnapshotPart:
+def _read(disk: Disk, folder: str, name: str, position: int, keys: KeyRing | None = None) -> SnapshotPart:
     names = sorted(one for one in disk.list(folder) if one.endswith(SUFFIX))
     if not names or (name and name not in names):
         raise NotFound("there is no such snapshot")
@@ -65,7 +69,10 @@ def _read(disk: Disk, folder: str, name: str, position: int) -> SnapshotPart:
     except FileNotFoundError as error:
         raise NotFound("there is a newer snapshot in its place") from error
     try:
-        return SnapshotPart(name, file.size(), file.read(PART_BYTES, position))
+        size, data = read_opened(keys, file, PART_BYTES, position)
+        return SnapshotPart(name, size, data)
+    except Corrupt as error:
+        raise StorageFailed(f"{folder}/{name}: {error}") from error
     finally:
         file.close()
 
@@ -74,22 +81,26 @@ def _read(disk: Disk, folder: str, name: str, position: int) -> SnapshotPart:
 
 
 async def copy(link: Link, world: World, partition: Partition, epoch: int, *, alone: bool) -> None:
-    """The leader's newest snapshot, durably, if there is one. `alone`: those that are here already are removed.
-    LinkLost, StorageFailed: as before, or with a part of it that means nothing."""
+    """The leader's newest snapshot, durably, if there is one. `alone`: those that are here already are removed. A part
+    at a time is in memory. LinkLost, StorageFailed: as before, and what was copied so far means nothing."""
     folder = log_of(partition).folder
-    name, size, data = "", -1, bytearray()
-    while size < 0 or len(data) < size:
-        asked = SnapshotAsk(partition.topic.id, partition.index, epoch, name, len(data))
-        answer = await link.ask(asked, ANSWER_S)
-        if isinstance(answer, Refused) and answer.error == NotFound.__name__ and not name:
-            break  # its log is whole
-        part = _part(answer)
-        name, size = part.name, part.size
-        data += part.data
-        if not part.data and len(data) < size:
-            raise LinkLost("a snapshot ended before its end")
+    name, size, position, written = "", -1, 0, 0
+    sealing = None if world.keys is None else SealedWriter(world.keys)
     try:
-        await world.offload(_keep, world.disk, folder, name, bytes(data), alone)
+        while size < 0 or position < size:
+            asked = SnapshotAsk(partition.topic.id, partition.index, epoch, name, position)
+            answer = await link.ask(asked, ANSWER_S)
+            if isinstance(answer, Refused) and answer.error == NotFound.__name__ and not name:
+                break  # its log is whole
+            part = _part(answer)
+            if size >= 0 and part.size != size:
+                raise LinkLost("a snapshot was replaced while it was copied")
+            if not part.data and position < part.size:
+                raise LinkLost("a snapshot ended before its end")
+            name, size = part.name, part.size
+            written += await world.offload(_write, world.disk, folder, part.data, written, sealing)
+            position += len(part.data)
+        await world.offload(_keep, world.disk, folder, name, alone)
     except OSError as error:
         raise StorageFailed(f"{folder}: a snapshot cannot be written: {error.strerror or error}") from error
     if name:
@@ -109,11 +120,31 @@ def _part(answer: Answer) -> SnapshotPart:
     raise LinkLost(f"no snapshot was given: {answer.text if isinstance(answer, Refused) else type(answer).__name__}")
 
 
-def _keep(disk: Disk, folder: str, name: str, data: bytes, alone: bool) -> None:
+def _write(disk: Disk, folder: str, data: bytes, position: int, sealing: SealedWriter | None) -> int:
+    """Beside: it has its name when it is whole. What an earlier attempt has left is overwritten. Says how many bytes
+    were written."""
+    pieces = [data] if sealing is None else sealing.piece([data])
+    file = disk.open(f"{folder}/{BESIDE}", create=True)
+    try:
+        if position == 0:
+            file.truncate(0)
+        file.write(pieces, position)
+    finally:
+        file.close()
+    return sum(map(len, pieces))
+
+
+def _keep(disk: Disk, folder: str, name: str, alone: bool) -> None:
     if name:
-        disk.replace_file(f"{folder}/{name}", data)
+        file = disk.open(f"{folder}/{BESIDE}")
+        try:
+            file.sync()
+        finally:
+            file.close()
+        disk.rename(f"{folder}/{BESIDE}", f"{folder}/{name}")
+        disk.sync_folder(folder)  # before others are removed: a power cut must not leave none
     if alone:
         for other in disk.list(folder):
             if other.endswith(SUFFIX) and other != name:
                 disk.remove(f"{folder}/{other}")
-    disk.sync_folder(folder)
+        disk.sync_folder(folder)

@@ -7,13 +7,14 @@ The layout is Kafka's, byte for byte, because what a producer sends is what is s
     51 producer epoch i16 · 53 base sequence i32 · 57 record count i32 · 61 records
 
 The CRC covers everything from byte 21, so the broker may set the base offset and the leader epoch in place without
-touching it. Attributes: bits 0–2 codec, 3 timestamp is the broker's, 4 transactional, 5 control, 6 delete horizon.
+touching it. Attributes: bits 0–2 codec, 3 timestamp is the broker's, 4 transactional, 5 control, 6 delete horizon;
+14, in files only: encrypted (`sealed_batch.py`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from waystation.errors import CorruptBatch, InvalidRecord, UnsupportedFormat
@@ -33,11 +34,14 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
+ENCRYPTED = 0x4000
+"""Only in files: what follows the header is sealed (`sealed_batch.py`). Kafka has no meaning for this bit."""
 
 NO_PRODUCER = -1
 SMALLEST_RECORD = 7
 """Bytes of a record with nothing in it: length, attributes, two deltas, no key, no value, no headers."""
 
+_CODEC_OR_ENCRYPTED = CODEC_MASK | ENCRYPTED
 _PREFIX = struct.Struct(">qi")
 _CRC = struct.Struct(">I")
 _CONTROL_KEY = struct.Struct(">hh")
@@ -123,7 +127,9 @@ def check_batch(data: Buffer) -> Header:
         raise CorruptBatch("the batch's CRC-32C does not match its content")
     if header.record_count < 0 or header.last_offset_delta < 0:
         raise InvalidRecord("record count and last offset delta cannot be negative")
-    if header.codec > ZSTD:
+    if header.attributes & _CODEC_OR_ENCRYPTED > ZSTD:
+        if header.attributes & ENCRYPTED:
+            raise InvalidRecord("attribute bit 14 is not for clients: it marks batches that are encrypted on the disk")
         raise InvalidRecord(f"unknown compression codec {header.codec}")
     room = len(data) - HEADER_SIZE if header.codec == NONE else MAX_DECOMPRESSED_BYTES
     if header.record_count * SMALLEST_RECORD > room:
@@ -199,12 +205,22 @@ def records_of(data: Buffer, header: Header | None = None) -> Iterator[Record]:
     yield from parse_records(body, header)
 
 
+def values_of(data: Buffer, header: Header) -> Iterator[tuple[int, Buffer | None]]:
+    """(offset, value) of the records of one batch; values that are not compressed are views of `data`."""
+    if header.codec == NONE:
+        body: Buffer = memoryview(data)[HEADER_SIZE : header.size]
+    else:
+        body = records_section(data, header)
+    for record in parse_records(body, header):
+        yield record.offset, record.value
+
+
 def records_section(data: Buffer, header: Header, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
     """The records of a batch as uncompressed bytes; TooLarge if they are more than `limit`."""
     return decompress(header.codec, memoryview(data)[HEADER_SIZE : header.size], limit)
 
 
-def parse_records(body: bytes, header: Header) -> Iterator[Record]:
+def parse_records(body: Buffer, header: Header) -> Iterator[Record]:
     fixed_timestamp = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
     position = 0
     before = -1
@@ -255,7 +271,7 @@ def first_not_older(body: bytes, header: Header, timestamp: int, start: int) -> 
     return None
 
 
-def _parse_record(body: bytes, position: int, header: Header, fixed: int | None) -> tuple[Record, int]:
+def _parse_record(body: Buffer, position: int, header: Header, fixed: int | None) -> tuple[Record, int]:
     timestamp_delta, position = read_varint(body, position)
     offset_delta, position = read_varint(body, position)
     key, position = _read_bytes(body, position)
@@ -271,7 +287,7 @@ def _parse_record(body: bytes, position: int, header: Header, fixed: int | None)
             if name is None:
                 raise InvalidRecord("a record header has no name")
             content, position = _read_bytes(body, position)
-            found.append((name.decode(), content))
+            found.append((str(name, "utf-8"), content))
         headers = tuple(found)
     timestamp = header.base_timestamp + timestamp_delta if fixed is None else fixed
     if not 0 <= offset_delta <= header.last_offset_delta or not -(2**63) <= timestamp < 2**63:
@@ -279,14 +295,14 @@ def _parse_record(body: bytes, position: int, header: Header, fixed: int | None)
     return Record(header.base_offset + offset_delta, timestamp, key, value, headers), position
 
 
-def _read_bytes(body: bytes, position: int) -> tuple[bytes | None, int]:
+def _read_bytes(body: Buffer, position: int) -> tuple[bytes | None, int]:
     size, position = read_varint(body, position)
     if size < 0:
         return None, position
     end = position + size
     if end > len(body):
         raise InvalidRecord("a record's field is longer than the record")
-    return body[position:end], end
+    return body[position:end], end  # type: ignore[return-value]  # a view of a view, for `values_of` alone
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
@@ -321,6 +337,18 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
+def _varint(value: int) -> bytes:
+    """Of what is not below zero."""
+    if value < 64:
+        return _SHORT_VARINTS[value]
+    out = bytearray()
+    write_varint(out, value)
+    return bytes(out)
+
+
+_SHORT_VARINTS = [bytes([2 * value]) for value in range(64)]
+
+
 def _write_bytes(out: bytearray, value: bytes | None) -> None:
     if value is None:
         out.append(1)  # zigzag of -1
@@ -351,12 +379,15 @@ def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: 
 
 def assemble(header: Header, body: bytes) -> bytearray:
     """A batch from a header and its (already compressed) records; length and CRC are computed."""
-    out = bytearray(HEADER_SIZE + len(body))
-    fields = header._replace(length=len(out) - PREFIX_SIZE, magic=MAGIC)
-    HEADER.pack_into(out, 0, *fields)
-    out[HEADER_SIZE:] = body
-    _CRC.pack_into(out, 17, crc32c(memoryview(out)[CRC_START:]))
+    out = bytearray().join((bytes(HEADER_SIZE), body))
+    write_header(out, header)
     return out
+
+
+def write_header(batch: bytearray, header: Header) -> None:
+    """Writes the header of a batch whose records are in place behind it; length and CRC are computed."""
+    HEADER.pack_into(batch, 0, *header._replace(length=len(batch) - PREFIX_SIZE, magic=MAGIC))
+    _CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
 def build(
@@ -388,6 +419,36 @@ def build(
         count,
     )
     return assemble(header, compress(codec, body))
+
+
+def build_values(
+    values: Sequence[Sequence[Buffer]],
+    timestamp: int,
+    *,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    attributes: int = 0,
+) -> tuple[bytearray, Header]:
+    """What `build` makes of values that have neither keys nor headers, and its header. Each value is given in pieces,
+    which are copied once."""
+    pieces: list[Buffer] = [b""]
+    length = HEADER_SIZE - PREFIX_SIZE
+    for i, value in enumerate(values):
+        size = len(value[0]) if len(value) == 1 else sum(map(len, value))
+        # Attributes and the difference of timestamps are 0, the key is -1 bytes long; behind the value, no headers.
+        head = b"\0\0" + _varint(i) + b"\1" + _varint(size)
+        whole = _varint(len(head) + size + 1)
+        pieces.append(whole + head)
+        pieces += value
+        pieces.append(b"\0")
+        length += len(whole) + len(head) + size + 1
+    count = len(values)
+    fields = (attributes, count - 1, timestamp, timestamp, producer_id, producer_epoch, -1, count)
+    pieces[0] = HEADER.pack(0, length, -1, MAGIC, 0, *fields)
+    batch = bytearray().join(pieces)
+    crc = crc32c(memoryview(batch)[CRC_START:])
+    _CRC.pack_into(batch, 17, crc)
+    return batch, Header(0, length, -1, MAGIC, crc, *fields)
 
 
 def build_marker(

@@ -1,7 +1,7 @@
 """Whether the records of a batch are records: the check that a producer's batch passes before it is stored.
 
 A batch that passes is read by every client: the records follow each other to the last byte, there are as many as the
-header says, their offsets count up from 0, and the fields of each add up to its length. What `log.batch.parse_records`
+header says, their offsets count up from 0, and the fields of each add up to its length. What `batch.parse_records`
 refuses is refused here too; and besides it what Java's client or librdkafka would stop at: a length of more than five
 bytes, one below -1, offsets with gaps (only the broker itself makes gaps).
 

@@ -6,7 +6,7 @@ A tombstone (a record without a value) stays until `delete.retention.ms` after t
 so that readers have time to see it; that moment is noted in the batch itself, as Kafka does (attribute bit 6, base
 timestamp). Records of aborted transactions go; those of committed ones become plain records; markers go with age.
 
-Neighbouring small segments become one. How a new file takes the place of old ones is in `swap.py`.
+Neighbouring small segments become one. How a new file takes the place of old ones is in `segments/swap.py`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from itertools import pairwise
 
 import msgspec
 
-from waystation.errors import CorruptBatch, InvalidRecord, TooLarge
+from waystation.encryption.key_ring import KeyRing
+from waystation.errors import Corrupt, CorruptBatch, InvalidRecord, TooLarge
 from waystation.log.aborted import Aborted
 from waystation.log.batches import batch as batches
 from waystation.log.batches.batch import CONTROL, DELETE_HORIZON, LOG_APPEND_TIME, TRANSACTIONAL, Header, Record
 from waystation.log.batches.compression import compress
+from waystation.log.batches.sealed_batch import opened_batches
 from waystation.log.log import Log
 from waystation.log.segments.segment import Segment
 from waystation.log.segments.swap import SwapFile, settle, swap_in
@@ -148,20 +150,32 @@ def _newest_offsets(log: Log, plan: Plan) -> tuple[dict[bytes, int], int]:
 
 def _batches(log: Log, segment: Segment) -> Iterator[tuple[bytes, Header]]:
     """A segment's batches, read through a handle of this thread's own."""
-    reader = Segment(log.world.disk, log.folder, segment.base_offset)
+    keys = log.world.keys
+    reader = Segment(log.world.disk, log.folder, segment.base_offset, keys=keys)
     reader.restore_sealed(segment.size, segment.last_offset)
     end = 0
     try:
         for position, header in reader.walk(0, 1024 * 1024):
+            behind = position + header.size
             data = reader.file.read(header.size, position)
             if not batches.intact(data, 0, header):
                 break
+            if keys is not None:
+                data, header = _opened(keys, segment, data, position)
             yield data, header
-            end = position + header.size
+            end = behind
         if end < reader.size:
             raise CorruptBatch(f"{segment.path()} is corrupt at position {end}: not compacted")
     finally:
         reader.close()
+
+
+def _opened(keys: KeyRing, segment: Segment, data: bytes, position: int) -> tuple[bytes, Header]:
+    try:
+        data, _ = opened_batches(keys, data)
+    except Corrupt as error:
+        raise CorruptBatch(f"{segment.path()} at position {position}: {error}: not compacted") from error
+    return data, batches.read_header(data)
 
 
 def _records(data: bytes, header: Header) -> list[Record]:
@@ -193,9 +207,10 @@ def _rewrite(log: Log, plan: Plan, group: list[Segment], newest: dict[bytes, int
             for data, header in _batches(log, segment):
                 kept = _filter(plan, data, header, newest)
                 if kept is not None:
-                    file.write([kept], made.size)
+                    stored = made.stored(kept)
+                    file.write(stored, made.size)
                     made.take(made.size, batches.read_header(kept))
-                    made.size += len(kept)
+                    made.size += sum(map(len, stored))
         file.sync()
     except OSError:
         disk.remove(temporary)  # a full disk needs the room

@@ -168,7 +168,7 @@ class _Search(msgspec.Struct):
 
 def _reader(segment: Segment) -> Segment:
     """The same segment with a handle of this thread's own."""
-    reader = Segment(segment.disk, segment.folder, segment.base_offset)
+    reader = Segment(segment.disk, segment.folder, segment.base_offset, keys=segment.keys)
     reader.restore_sealed(segment.size, segment.last_offset)
     return reader
 
@@ -223,9 +223,10 @@ async def _truncate(log: Log, offset: int, commit: GroupCommit) -> int:
 async def begin_again(log: Log, offset: int, commit: GroupCommit) -> None:
     """The leader's log begins at `offset`, behind all that this one has: all of it is removed, and it continues there.
 
-    First the start moves to the end of what there is, then to `offset`, each durably: whatever the moment of a crash,
-    recovery finds an empty log, or one that is behind its leader's start as before. OffsetOutOfRange: this log has
-    more.
+    First the start moves to the end of what there is, then the snapshots of producers are removed, then the start moves
+    to `offset`, each durably: whatever the moment of a crash, recovery finds an empty log, or one that is behind its
+    leader's start as before. A snapshot that stayed would be taken for what producers have written until `offset`: what
+    they wrote in between is not here, so their next numbers would not follow. OffsetOutOfRange: this log has more.
     """
     await to_its_end(_begin_again(log, offset, commit))
 
@@ -239,11 +240,23 @@ async def _begin_again(log: Log, offset: int, commit: GroupCommit) -> None:
         retention.begin_segment(log)
     await retention.remove_before(log, log.end_offset)
     async with log.moving_start, commit.apart(log):
+        await log.derived.pause()
         try:
+            await log.world.offload(_remove_snapshots, log.world.disk, log.folder)
+            log.derived.forget()
             await log.world.offload(log.save_start, offset)
         except OSError as error:
             raise StorageFailed(f"{log.folder}: cannot begin again: {error.strerror or error}") from error
+        finally:
+            log.derived.resume()
         log.jump(offset)
+
+
+def _remove_snapshots(disk: Disk, folder: str) -> None:
+    for name in disk.list(folder):
+        if name.endswith(".snapshot"):
+            disk.remove(f"{folder}/{name}")
+    disk.sync_folder(folder)
 
 
 async def _cut(log: Log, offset: int) -> None:

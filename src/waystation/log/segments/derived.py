@@ -94,6 +94,11 @@ class Derived:
         self._waiting.clear()
         self.restored(snapshot_offset)
 
+    def forget(self) -> None:
+        """Nothing of the log is left, and no snapshot is on the disk."""
+        self._waiting.clear()
+        self.restored(-1)
+
     def take(self) -> Files | None:
         """What is to be saved now; None if nothing is, or while another set is being saved."""
         if not self.waits:

@@ -78,6 +78,9 @@ class TimeIndex:
     """An entry (timestamp, relative offset) says: up to this offset, no record has a later timestamp than this.
 
     Transaction markers are no records here. An entry is true by itself, so the beginning of a time index is one too.
+    Not so one with a hole, as a power cut leaves it: that reads as zeros, and says of an offset that nothing up to it
+    is later than 1970. Offsets go up from entry to entry, so a hole shows, but for one first entry of zeros, which may
+    be meant (`says_1970`).
     """
 
     __slots__ = ("offsets", "timestamps")
@@ -100,6 +103,11 @@ class TimeIndex:
             self.timestamps.append(timestamp)
             self.offsets.append(relative_offset)
 
+    @property
+    def says_1970(self) -> bool:
+        """Whether the first entry is what a hole in the file reads as."""
+        return bool(self.offsets) and self.timestamps[0] == self.offsets[0] == 0
+
     def floor(self, timestamp: int) -> int:
         """A relative offset at or before the first record with a timestamp of at least `timestamp`."""
         i = bisect_left(self.timestamps, timestamp) - 1
@@ -117,17 +125,18 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeIndex | None:
+        """The index, or None if the bytes cannot be one."""
         if len(data) % _TIME_ENTRY.size:
             return None
         index = cls()
         for timestamp, offset in _TIME_ENTRY.iter_unpack(data):
             index.timestamps.append(timestamp)
             index.offsets.append(offset)
-        return index if _ascends(index.timestamps) and _ascends(index.offsets) else None
+        return index if _ascends(index.timestamps) and _ascends(index.offsets, strictly=True) else None
 
 
-def _ascends(values: array[int]) -> bool:
-    return all(map(int.__le__, values[:-1], values[1:]))
+def _ascends(values: array[int], *, strictly: bool = False) -> bool:
+    return all(map(int.__lt__ if strictly else int.__le__, values[:-1], values[1:]))
 
 
 def write_whole(disk: Disk, path: str, data: bytes) -> None:

@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from waystation.errors import CorruptBatch
+from waystation.encryption.key_ring import DataKey, KeyRing
+from waystation.errors import Corrupt, CorruptBatch
 from waystation.log.batches.batch import (
     CONTROL,
     HEADER_SIZE,
@@ -25,6 +26,7 @@ from waystation.log.batches.batch import (
     read_header,
     scan,
 )
+from waystation.log.batches.sealed_batch import opened_batches, sealed_batch
 from waystation.log.segments.index import OffsetIndex, TimeIndex, write_whole
 from waystation.world.disk import Disk, File
 
@@ -39,8 +41,17 @@ def file_name(base_offset: int, suffix: str) -> str:
 class Segment:
     """Constructed by the log. Not thread-safe, except that `sync` may run on a thread."""
 
-    def __init__(self, disk: Disk, folder: str, base_offset: int, *, index_interval_bytes: int = 4096) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        base_offset: int,
+        *,
+        index_interval_bytes: int = 4096,
+        keys: KeyRing | None = None,
+    ) -> None:
         self.disk = disk
+        self.keys = keys
         self.folder = folder
         self.base_offset = base_offset
         self.size = 0
@@ -55,6 +66,8 @@ class Segment:
         self._index_interval_bytes = index_interval_bytes
         self._since_index_entry = index_interval_bytes + 1  # the first batch always gets an entry
         self._allocated = 0
+        self._key: DataKey | None = None  # taken with the first batch that this process writes
+        self.read_end = (0, 0)  # of an encrypted log: (bytes, offset) behind what the last read gave
         self._file: File | None = None
         self._index: OffsetIndex | None = None
         self._times: TimeIndex | None = None
@@ -151,8 +164,10 @@ class Segment:
                 self.close()  # of a thousand segments that are asked for their times, few are read
 
     def _fit(self, index: OffsetIndex, times: TimeIndex) -> bool:
-        """Whether the last entries speak of what is there."""
+        """Whether the last entries speak of what is there, and the times have no hole."""
         if len(times) and self.base_offset + times.offsets[-1] > self.last_offset:
+            return False
+        if times.says_1970 and not self._begins_in_1970():
             return False
         if not len(index):
             return not len(times)
@@ -162,6 +177,15 @@ class Segment:
             return False
         header = read_header(data)
         return header.magic == MAGIC and header.base_offset - self.base_offset == relative
+
+    def _begins_in_1970(self) -> bool:
+        """Else retention would believe a hole, and take what has no time of its own (markers, and records without
+        timestamps) for older than anything that is kept."""
+        data = self.file.read(HEADER_SIZE, 0) if self.size >= HEADER_SIZE else b""
+        if len(data) < HEADER_SIZE:
+            return False
+        header = read_header(data)
+        return header.magic == MAGIC and header.max_timestamp == 0 and not header.attributes & CONTROL
 
     def _complete(self, index: OffsetIndex, times: TimeIndex, resumes: Sequence[int]) -> None:
         """Walks what the indexes do not cover. `resumes`: where batches start again behind damage."""
@@ -203,7 +227,13 @@ class Segment:
 
     def twin(self) -> Segment:
         """The same segment with a handle and indexes of its own, for a thread."""
-        made = Segment(self.disk, self.folder, self.base_offset, index_interval_bytes=self._index_interval_bytes)
+        made = Segment(
+            self.disk,
+            self.folder,
+            self.base_offset,
+            index_interval_bytes=self._index_interval_bytes,
+            keys=self.keys,
+        )
         made.restore_sealed(self.size, self.last_offset)
         made.created_ms = self.created_ms
         if self._index is not None and self._times is not None:
@@ -266,14 +296,23 @@ class Segment:
     def append(self, batch: Buffer, header: Header) -> None:
         """Writes a placed batch at the end. If the disk refuses, the segment is as it was."""
         position = self.size
-        end = position + len(batch)
+        parts = [batch] if self.keys is None else self.stored(batch)
+        end = position + (len(batch) if self.keys is None else len(parts[0]) + len(parts[1]))
         if end > self._allocated:
             self._allocate(end)
-        self.file.write([batch], position)
+        self.file.write(parts, position)
         self.take(position, header)
         if self.verified[1] == position:
             self.verified = (self.verified[0], end)
         self.size = end
+
+    def stored(self, batch: Buffer) -> list[Buffer]:
+        """A batch as the file has it."""
+        if self.keys is None:
+            return [batch]
+        if self._key is None:
+            self._key = self.keys.new_data_key()
+        return sealed_batch(self._key, batch)
 
     def _allocate(self, needed: int) -> None:
         step = min(LARGEST_ALLOCATION, max(FIRST_ALLOCATION, self.size))
@@ -314,13 +353,24 @@ class Segment:
                 return
 
     def read(self, position: int, size: int) -> bytes:
-        """Bytes as stored, CRC-checked unless this process knows them; CorruptBatch if the first batch is bad."""
+        """Bytes as they were appended, CRC-checked unless this process knows them; CorruptBatch if the first batch is
+        bad.
+
+        Of an encrypted log only whole batches.
+        """
         size = min(size, self.size - position)
         data = self.file.read(size, position)
         low, high = self.verified
-        if low <= position and position + len(data) <= high:
+        if not (low <= position and position + len(data) <= high):
+            data = self._checked(data, position)
+        if self.keys is None:
             return data
-        return self._checked(data, position)
+        try:
+            data, offset = opened_batches(self.keys, data)
+        except Corrupt as error:
+            raise CorruptBatch(f"{self.path()} at position {position}: {error}") from error
+        self.read_end = (len(data), offset)
+        return data
 
     def _checked(self, data: bytes, position: int) -> bytes:
         """The intact beginning of `data`. CRCs do not cover base offsets, so those must ascend within the segment."""

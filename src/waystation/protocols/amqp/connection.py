@@ -71,8 +71,8 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._requests.drop()
-        self._unsent.drop()
+        self._requests.end()
+        self._unsent.end()
         self._listener.dismiss(self)
         if self.session is not None:
             self._listener.budgets.letting_go.add(self.session.engine.let_go())

@@ -89,8 +89,7 @@ class AmqpConsumer:
         channel.tag = tag
         channel.delivered += count
         meter = session.meter
-        meter.delivered += count
-        meter.delivered_bytes += size
+        session.access.count_delivered(count, size)
         self._under_way -= count
         if acks:
             self.unacked += count

@@ -112,8 +112,8 @@ def _give(
     message = delivered.message
     channel.tag += 1
     channel.delivered += 1
-    session.meter.delivered += 1
-    session.meter.delivered_bytes += len(message.payload)
+    session.access.count_delivered(1, len(message.payload))
+    session.wait_for_quota(session.starved_s())
     if no_ack:
         session.meter.acked += 1
     else:

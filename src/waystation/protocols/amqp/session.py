@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT, Done, LoginPeer, Outcome, Principal
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, EXPIRED, Done, LoginPeer, Outcome, Principal
 from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.observe.connections import ConnectionInfo, doing_at
 from waystation.observe.events import event_logger
@@ -70,6 +70,14 @@ FEW_EVENTS = 8
 """In one read, which is no part of something longer: from a client that sends little and waits for the answer."""
 ASKING = (PublishEvent, Method)
 """What such a client sends first. Not acks, which are not answered, and no handshake, which comes before much too."""
+TOLD_AFTER_S = 1.0
+"""A client that has to wait for its quota for longer is told that it is blocked."""
+LONGEST_WAIT_S = 60.0
+"""Between two looks at whether it still has to: a quota that was removed is noticed by then."""
+FEW_S = 0.001
+"""Less is not worth waiting for."""
+MAX_CLIENT_ID = 255
+"""Of what a client calls its connection, for quotas."""
 PUBLISH = "basic.publish"
 CLOSE_OK = method_frame(commands.Connection.CloseOk(), 0)
 
@@ -115,11 +123,11 @@ class AmqpSession:
     """One connection's, from its first byte to its last."""
 
     __slots__ = (
-        "_answering", "_blocked", "_cancels", "_events", "_expiry", "_in_flight", "_long_gets", "_pressed",
-        "_published", "_stuck", "_task", "_writing", "access", "certificate", "channels", "client", "closed",
-        "declaring", "engine", "heartbeat_s", "hungry", "is_guest", "meter", "name", "names", "node", "out",
-        "out_bytes", "outside", "principal", "publish_times", "room", "routes", "routing", "since_ms", "sources",
-        "tx_ids", "user",
+        "_answering", "_blocked", "_cancels", "_events", "_expiry", "_feed_timer", "_in_flight", "_long_gets",
+        "_pressed", "_published", "_quota_timer", "_quota_told", "_stuck", "_task", "_writing", "access",
+        "certificate", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "is_guest",
+        "meter", "name", "names", "node", "out", "out_bytes", "outside", "principal", "publish_times", "room",
+        "routes", "routing", "since_ms", "sources", "tx_ids", "user",
     )  # fmt: skip
 
     access: Access
@@ -169,6 +177,9 @@ class AmqpSession:
         self._pressed: str | None = None  # why the namespace cannot take more
         self._published = False
         self._blocked = False
+        self._quota_timer: asyncio.TimerHandle | None = None  # until then, it has used up a quota
+        self._quota_told = False  # and its client knows
+        self._feed_timer: asyncio.TimerHandle | None = None  # until then, its consumers have used up a quota
         self._stuck = False  # the next event gets a message, and there is no room for one
         self._long_gets = False  # the last one that was got was long: the next one waits for its turn
 
@@ -198,7 +209,13 @@ class AmqpSession:
     @property
     def busy(self) -> bool:
         """Whether more bytes are of no use now."""
-        return self._task is not None or self._blocked or self._in_flight > MOST_IN_FLIGHT or self._stuck
+        return (
+            self._task is not None
+            or self._blocked
+            or self._in_flight > MOST_IN_FLIGHT
+            or self._stuck
+            or self._quota_timer is not None
+        )
 
     @property
     def waiting(self) -> bool:
@@ -292,6 +309,8 @@ class AmqpSession:
                 channel.pending_bytes = 0  # nobody wants them, or they wait for their transaction
         if touched and self._pressed is not None and self._published:
             self._block()
+        if touched and self.access.quotas.on:
+            self.wait_for_quota(self.access.publish_wait_s())
         touched.clear()
         if wide:
             self._writing = True
@@ -333,6 +352,9 @@ class AmqpSession:
 
     def fed(self, *, sparingly: bool = False) -> None:
         """The socket can take more: consumers with room get credit. `sparingly`: only for what is small."""
+        if self.hungry and (wait_s := self.starved_s()) > FEW_S:
+            self.feed_later(wait_s)
+            return
         hungry, self.hungry = self.hungry, {}
         for consumer in hungry:
             if not consumer.pass_on(sparingly=sparingly):
@@ -382,6 +404,45 @@ class AmqpSession:
         if self._knows("connection.blocked"):
             self.answer(0, commands.Connection.Blocked((self._pressed or "")[:200]))
         self.outside.to_work()
+
+    # -- quotas -------------------------------------------------------------------------------------------------------
+
+    def wait_for_quota(self, wait_s: float) -> None:
+        """It has used too much, and is not read for so long. A client that can be told is told, if it takes long."""
+        if wait_s <= FEW_S or self._quota_timer is not None or self.closed:
+            return
+        self.meter.throttled += 1
+        if wait_s > TOLD_AFTER_S and not self._blocked and self._knows("connection.blocked"):
+            self._quota_told = True
+            self.answer(0, commands.Connection.Blocked("it publishes faster than a quota allows"))
+        self._quota_timer = asyncio.get_running_loop().call_later(min(wait_s, LONGEST_WAIT_S), self._quota_over)
+
+    def _quota_over(self) -> None:
+        self._quota_timer = None
+        wait_s = self.access.publish_wait_s()
+        if wait_s > FEW_S and not self.closed:  # others of the same user have used it, too
+            self._quota_timer = asyncio.get_running_loop().call_later(min(wait_s, LONGEST_WAIT_S), self._quota_over)
+            return
+        if self._quota_told:
+            self._quota_told = False
+            if not self._blocked and not self.closed:
+                self.answer(0, commands.Connection.Unblocked())
+        self.outside.to_work()
+
+    def starved_s(self) -> float:
+        """For how long its consumers get nothing more, since they have had too much."""
+        return self.access.consume_wait_s()
+
+    def feed_later(self, wait_s: float) -> None:
+        """Its hungry consumers are asked again then."""
+        if self._feed_timer is None and not self.closed:
+            self.meter.throttled += 1
+            self._feed_timer = asyncio.get_running_loop().call_later(min(wait_s, LONGEST_WAIT_S), self._feed_again)
+
+    def _feed_again(self) -> None:
+        self._feed_timer = None
+        if not self.closed:
+            self.outside.to_flush()
 
     def _knows(self, capability: str) -> bool:
         capabilities = self.client.get("capabilities")
@@ -594,7 +655,7 @@ class AmqpSession:
         if isinstance(outcome, Done) and outcome.expires_ms is not None:
             left_s = max(0.0, (outcome.expires_ms - self.node.world.clock.now_ms()) / 1000)
             loop = asyncio.get_running_loop()
-            self._expiry = loop.call_later(left_s, self.end, "the token that this client has logged in by has expired")
+            self._expiry = loop.call_later(left_s, self.end, EXPIRED)
 
     def _wait_for(self, work: Coroutine[Any, Any, None]) -> None:
         """A method of the connection that takes a while; events behind it wait."""
@@ -623,6 +684,8 @@ class AmqpSession:
             raise AmqpError(NOT_ALLOWED, f"vhost {vhost[:100]} not found") from error
         except NotAllowed as error:
             raise AmqpError(NOT_ALLOWED, f"access to vhost '{vhost}' refused: {error}") from error
+        called = self.client.get("connection_name")
+        access.client_id = called[:MAX_CLIENT_ID] if isinstance(called, str) else ""
         self._enter(access)
         self._pressed = access.alarm
         self.node.connections.add(self)
@@ -694,8 +757,9 @@ class AmqpSession:
         if self.closed:
             return
         self.closed = True
-        if self._expiry is not None:
-            self._expiry.cancel()
+        for timer in (self._expiry, self._quota_timer, self._feed_timer):
+            if timer is not None:
+                timer.cancel()
         self._events.clear()
         self.hungry.clear()
         if self._task is not None and not self._writing:
@@ -716,6 +780,10 @@ class AmqpSession:
     @property
     def login(self) -> str:
         return "" if self.is_guest else self.user
+
+    @property
+    def credential(self) -> str:
+        return self.principal.credential
 
     @property
     def door(self) -> str:

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from waystation.broker.access.types import ANONYMOUS, LoginPeer, Principal
+from waystation.broker.access.types import ANONYMOUS, EXPIRED, LoginPeer, Principal
 from waystation.errors import Unavailable
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
 from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
+from waystation.protocols.http.auth.login import Shown
 from waystation.protocols.http.transport.calls import SHORT_STEP_BYTES, STEP_BYTES, AnyRoute, Stream
 from waystation.protocols.http.transport.engine import Broken, Engine, Expects, Request
 from waystation.protocols.http.transport.events import EventStream
@@ -84,6 +85,8 @@ class HttpConnection(asyncio.Protocol):
         self.since_ms = 0
         self.name = "http:gone"
         self._principal = ANONYMOUS
+        self._expires_ms: int | None = None  # of what the last request has shown
+        self._expiry: asyncio.TimerHandle | None = None  # of what a stream began with
         self._certificate: Principal | None = None  # whom the client's certificate stands for
 
     # -- the transport -------------------------------------------------------------------------------------------------
@@ -173,12 +176,14 @@ class HttpConnection(asyncio.Protocol):
         self._transport = None
         self._listener.dismiss(self)
         self._listener.broker.connections.discard(self)
-        self._requests.drop()
-        self._unsent.drop()
+        self._requests.end()
+        self._unsent.end()
         self._listener.budgets.letting_go.add(self._engine.let_go())
         self._waiting.clear()
         if self._lingering is not None:
             self._lingering.cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
         if self._takeover is not None:
             self._takeover.lost()
         if self._granted is not None:
@@ -304,7 +309,8 @@ class HttpConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """Ends the connection a little later: a client that is still sending would lose the answer with its socket."""
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write_eof()
+            if self._transport.can_write_eof():  # TLS cannot
+                self._transport.write_eof()
             self._lingering = asyncio.get_running_loop().call_later(LINGER_S, self.close)
 
     async def _serve(self, request: Request) -> None:
@@ -408,6 +414,9 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._takeover = EventStream(stream.session, self, self._listener.date())
         self._takeover.begin()
+        if self._expires_ms is not None:
+            left_s = max(0.0, (self._expires_ms - self._listener.broker.world.clock.now_ms()) / 1000)
+            self._expiry = asyncio.get_running_loop().call_later(left_s, self.end, EXPIRED)
 
     # -- among the connections -----------------------------------------------------------------------------------------
 
@@ -425,6 +434,10 @@ class HttpConnection(asyncio.Protocol):
         return "" if self._principal is ANONYMOUS else self._principal.name
 
     @property
+    def credential(self) -> str:
+        return self._principal.credential
+
+    @property
     def login_peer(self) -> LoginPeer:
         """Where its logins come from."""
         return LoginPeer("http", self._address("peername")[0], self._certificate)
@@ -434,9 +447,10 @@ class HttpConnection(asyncio.Protocol):
         """Whether it is encrypted."""
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
-    def entered(self, principal: Principal) -> None:
+    def entered(self, shown: Shown) -> None:
         """Who has sent the request that is answered now."""
-        self._principal = principal
+        self._principal = shown.principal
+        self._expires_ms = shown.expires_ms
 
     def info(self) -> ConnectionInfo:
         kind = "" if self._takeover is None else "WebSocket" if isinstance(self._takeover, WebSocket) else "events"

@@ -20,7 +20,7 @@ from waystation.observe.events import event_logger
 from waystation.protocols.http.api.dashboard_files import DashboardFiles
 from waystation.protocols.http.api.routes import ROUTES
 from waystation.protocols.http.auth.guard import Guard
-from waystation.protocols.http.auth.login import HttpLogin
+from waystation.protocols.http.auth.login import NOBODY, HttpLogin
 from waystation.protocols.http.auth.token import is_login
 from waystation.protocols.http.deliveries.holds import Holds
 from waystation.protocols.http.deliveries.takers import Takers
@@ -47,6 +47,7 @@ from waystation.protocols.http.transport.problems import problem_of_status
 from waystation.protocols.http.transport.replies import END, Reply, error_reply, json_reply, problem_reply
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
     from waystation.broker.access.node import Node
     from waystation.message import Delivered
     from waystation.protocols.http.connection import HttpConnection
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 logger = event_logger("waystation.http")
 
 
+LONGEST_WAIT_S = 10.0
+"""By which an answer comes later because of a quota. A publisher that would have to wait for longer is refused."""
 MOST_DESKS = 1_000
 """Of users who have sent requests; with more, the one that was quiet for longest loses what it has taken."""
 
@@ -129,10 +132,11 @@ class Desk:
         parts, query = split_target(request.target)
         api = self._mounted.at(request.target)
         if api is None and is_login(request.method, parts):
-            principal = ANONYMOUS
+            shown = NOBODY
         else:
-            principal = await self.login.principal(request.headers, parts, connection.login_peer, own=api is None)
-        connection.entered(principal)
+            shown = await self.login.principal(request.headers, parts, connection.login_peer, own=api is None)
+        principal = shown.principal
+        connection.entered(shown)
         if api is not None:
             api = api.of(principal)
             route, names = api.find(request.method, parts)
@@ -157,10 +161,16 @@ class Desk:
             self.broker.tracing.arrived("http")
         now_s = self.broker.world.clock.monotonic
         began = now_s()
+        served = self.of(principal) if api is None else api
+        access = served.access
+        if access.quotas.on and route.body is Messages:
+            access.check_publish_quota(LONGEST_WAIT_S)
         try:
-            outcome = await route.handler(self.of(principal) if api is None else api, call)
+            outcome = await route.handler(served, call)
         finally:
             self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
+        if access.quotas.on and not isinstance(outcome, Stream):
+            await self._wait_for_quota(access)
         if outcome is None:
             return Reply(204)
         if isinstance(outcome, Reply | Stream):
@@ -168,6 +178,13 @@ class Desk:
         if route.shows_messages:
             return _made_in_turns(outcome, route.status, SHORT_STEP_BYTES if connection.others_wait else STEP_BYTES)
         return json_reply(outcome, route.status)
+
+    async def _wait_for_quota(self, access: Access) -> None:
+        """The answer to one who has used too much comes later, and what is behind it on its connection with it."""
+        wait_s = access.wait_s()
+        if wait_s > 0:
+            self.meter.throttled += 1
+            await asyncio.sleep(min(wait_s, LONGEST_WAIT_S))
 
     def _call(self, route: AnyRoute, names: dict[str, str], query: str, request: Request, peer: Peer) -> Call[Any, Any]:
         asked = read_query(query, route.query, route.bare)
@@ -182,8 +199,7 @@ class Desk:
 
     def delivered(self, messages: Sequence[Delivered], *, acked: bool = False) -> None:
         """A consumer gets these; `acked`: which is all there is to acknowledge."""
-        self.meter.delivered += len(messages)
-        self.meter.delivered_bytes += sum(len(delivered.message.payload) for delivered in messages)
+        self.access.count_delivered(len(messages), sum(len(delivered.message.payload) for delivered in messages))
         if acked:
             self.meter.acked += len(messages)
 

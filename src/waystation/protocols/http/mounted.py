@@ -8,16 +8,21 @@ same guard against other sites' pages, the same budget and the same meters as al
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from waystation.broker.access.types import Principal
 from waystation.errors import WaystationError
 from waystation.protocols.http.transport.calls import AnyRoute
 from waystation.protocols.http.transport.replies import Reply
 
+if TYPE_CHECKING:
+    from waystation.broker.access import Access
+
 
 class MountedApi(Protocol):
     """Its routes' handlers are given the API itself."""
+
+    access: Access
 
     def find(self, method: str, parts: list[str]) -> tuple[AnyRoute, dict[str, str]]:
         """The route and the names in its path; raises NotFound or MethodNotAllowed."""

@@ -6,7 +6,17 @@ Produce and Fetch are here to be advertised; the connection answers them itself.
 
 from __future__ import annotations
 
-from waystation.protocols.kafka.admin import acls, cluster, configs, metadata, placement, scram_credentials, topics
+from waystation.protocols.kafka.admin import (
+    acls,
+    client_quotas,
+    cluster,
+    configs,
+    delegation_tokens,
+    metadata,
+    placement,
+    scram_credentials,
+    topics,
+)
 from waystation.protocols.kafka.coordinators import consumer_groups, groups, offsets, transactions
 from waystation.protocols.kafka.records import fetch_codec, offsets_listing, produce_codec
 from waystation.protocols.kafka.requests import api_versions, login
@@ -23,7 +33,7 @@ _TABLE: tuple[tuple[str, int, int, Handler], ...] = (
     ("produce", produce_codec.MIN_VERSION, produce_codec.MAX_VERSION, _by_hand),
     ("fetch", fetch_codec.MIN_VERSION, fetch_codec.MAX_VERSION, _by_hand),
     ("api_versions", 0, 4, api_versions.api_versions),
-    ("sasl_handshake", 1, 1, login.sasl_handshake),
+    ("sasl_handshake", 0, 1, login.sasl_handshake),
     ("sasl_authenticate", 0, 2, login.sasl_authenticate),
     ("describe_log_dirs", 1, 5, cluster.describe_log_dirs),
     ("alter_replica_log_dirs", 1, 2, cluster.alter_replica_log_dirs),
@@ -33,9 +43,14 @@ _TABLE: tuple[tuple[str, int, int, Handler], ...] = (
     ("describe_acls", 1, 3, acls.describe_acls),
     ("create_acls", 1, 3, acls.create_acls),
     ("delete_acls", 1, 3, acls.delete_acls),
-    ("describe_client_quotas", 0, 1, cluster.describe_client_quotas),
+    ("describe_client_quotas", 0, 1, client_quotas.describe_client_quotas),
+    ("alter_client_quotas", 0, 1, client_quotas.alter_client_quotas),
     ("describe_user_scram_credentials", 0, 0, scram_credentials.describe_user_scram_credentials),
     ("alter_user_scram_credentials", 0, 0, scram_credentials.alter_user_scram_credentials),
+    ("create_delegation_token", 1, 3, delegation_tokens.create_delegation_token),
+    ("renew_delegation_token", 1, 2, delegation_tokens.renew_delegation_token),
+    ("expire_delegation_token", 1, 2, delegation_tokens.expire_delegation_token),
+    ("describe_delegation_token", 1, 3, delegation_tokens.describe_delegation_token),
     ("describe_configs", 1, 4, configs.describe_configs),
     ("alter_configs", 0, 2, configs.alter_configs),
     ("incremental_alter_configs", 0, 1, configs.incremental_alter_configs),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, LoginPeer, Principal
-from waystation.errors import NotAllowed
+from waystation.errors import NotAllowed, NotFound
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
 from waystation.observe.histogram import Histogram
@@ -30,7 +30,9 @@ from waystation.protocols.kafka.engine import KEPT_BUFFER, Engine, Request, resp
 from waystation.protocols.kafka.records import fetch, fetch_codec, produce, produce_codec
 from waystation.protocols.kafka.requests import api_versions, codec
 from waystation.protocols.kafka.requests.login import MAX_REQUEST_BYTES, KafkaLogin
+from waystation.protocols.kafka.requests.namespaces import Way, inward, outward, translated
 from waystation.protocols.kafka.requests.registry import Api, Call, Listener
+from waystation.protocols.kafka.requests.throttling import Throttle, Timed, with_throttle
 from waystation.wire.kafka_types import Malformed
 
 if TYPE_CHECKING:
@@ -46,6 +48,9 @@ MAX_IN_FLIGHT = 1_000
 """Produce requests that are not answered yet."""
 MAX_FINISHED_BYTES = 1024 * 1024
 """Answers to produce requests that wait behind one that is not finished."""
+
+MAX_CLIENT_ID = 255
+"""Of a client's own name, for quotas."""
 
 PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
 NO_API = -1
@@ -78,6 +83,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._engine = Engine(door.broker.settings.integer("socket.request.max.bytes"))
         self._access = door.anonymous
         self._login: KafkaLogin | None = None  # made when it is asked for
+        self._inward: Way | None = None  # names of its namespace; None: it is in none
+        self._outward: Way | None = None
         self._guarded = False  # each request is asked for at the login
         self._slots: deque[Slot] = deque()
         self._at_close: dict[object, Callable[[], None]] = {}  # what else ends with this connection
@@ -89,6 +96,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._much = False  # of a large request much has come: more of it is for another turn
         self._sending = 0  # bytes of what was written last, while it has not left
         self._held = False  # an append has to wait: nothing behind it may be looked at
+        self._throttle: Throttle | None = None  # made with the first quota
         self._writing_paused = False
         self._reading_paused = False
         self.client_host = ""
@@ -120,13 +128,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._transport = None
         self._listener.broker.connections.discard(self)
         self._gone()
-        self._requests.drop()
-        self.unsent.drop()
+        self._requests.end()
+        self.unsent.end()
         self._listener.budgets.letting_go.add(self._engine.let_go())
         for slot in self._slots:
-            if slot.cancel is not None:
-                slot.cancel()
+            cancel, slot.cancel = slot.cancel, None
+            if cancel is not None:
+                cancel()
         self._slots.clear()
+        self._login = None  # it knows this object
+        if self._throttle is not None:
+            self._throttle.close()
         for end in tuple(self._at_close.values()):
             end()
 
@@ -205,12 +217,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def namespace(self) -> str:
-        return ""
+        return "" if self._access.namespace == DEFAULT else self._access.namespace
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether it has to log in, and has not yet."""
+        return self._access.principal is ANONYMOUS and self._listener.broker.authenticator.required
 
     @property
     def login(self) -> str:
         principal = self._access.principal
         return "" if principal is ANONYMOUS else principal.name
+
+    @property
+    def credential(self) -> str:
+        return self._access.principal.credential
 
     def info(self) -> ConnectionInfo:
         address = None if self._transport is None else self._transport.get_extra_info("peername")
@@ -273,14 +294,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _entered(self, principal: Principal) -> None:
         """The client has shown who it is."""
         broker = self._listener.broker
-        access = broker.access(principal, DEFAULT, self._listener.meter)
+        namespace = principal.namespace
+        access = broker.access(principal.inside(namespace), namespace, self._listener.meter)
         if self.login != principal.name:  # not who logs in again
             try:
-                access.users.check_connections()
-            except NotAllowed as error:
+                if namespace == DEFAULT:
+                    access.users.check_connections()
+                else:
+                    access.namespaces.connect(namespace)
+            except (NotAllowed, NotFound) as error:
                 self._abort(str(error))
                 return
         self._access = access
+        self._inward = None if namespace == DEFAULT else inward(access.names)
+        self._outward = None if namespace == DEFAULT else outward(access.names)
         self._engine.allow(broker.settings.integer("socket.request.max.bytes"))
         self._guarded = self._login is not None and not self._login.idle
 
@@ -292,6 +319,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._held
             or self._writing_paused
             or len(self._slots) >= MAX_IN_FLIGHT
+            or (self._throttle is not None and self._throttle.muted)
             or self._finished_bytes > MAX_FINISHED_BYTES
         )
 
@@ -304,7 +332,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 request = engine.next_request(self._next_api())
                 if request is None:
                     break
-                self._dispatch(request)
+                if self._access.quotas.on:
+                    self._dispatch_timed(request)
+                else:
+                    self._dispatch(request)
                 self._awaited = 0
             if engine.awaited > FREE_BYTES or self._requests.size:
                 self._claim(engine.awaited)
@@ -379,16 +410,22 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _produce(self, request: Request) -> None:
         flexible = request.version >= produce_codec.FIRST_FLEXIBLE
-        _, body = request.body(flexible)
+        client_id, body = request.body(flexible)
+        if self._access.quotas.on:
+            self._meter_for(client_id)
         answer = self._slot(request.correlation_id, flexible, self._listener.produce_times)[1]
         broker, place = self._listener.broker, request.end - len(body)
         waiting = produce.handle(broker, self._access, request.version, body, place, answer, self.listener)
         if waiting is not None:
             self._hold(waiting)
+        elif self._access.quotas.on:
+            self._look_at_quotas()  # at once: what is behind it waits, though its answer waits for the disk
 
     def _fetch(self, request: Request) -> None:
         flexible = request.version >= fetch_codec.FIRST_FLEXIBLE
-        _, body = request.body(flexible)
+        client_id, body = request.body(flexible)
+        if self._access.quotas.on:
+            self._meter_for(client_id)
         slot, answer = self._slot(request.correlation_id, flexible, self._listener.fetch_times)
         door = self._listener
         cancel = fetch.handle(
@@ -417,8 +454,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
         flexible = codec.flexible(api.name, request.version)
         client_id, body = request.body(flexible)
         entity = codec.decode_request(api.name, request.version, bytes(body))
+        if self._inward is not None:
+            entity = translated(api.name, entity, self._inward)
         if (client_id or "") != self.client[0] or api.key == API_VERSIONS:
             self.client = self._listener.known(client_id, entity, self.client[1])
+        if self._access.quotas.on:
+            self._meter_for(client_id)
         call = self._call(api, request.version, entity, client_id)
         times = self._listener.meter.call(api.name)
         slot, answer = self._slot(request.correlation_id, flexible and api.key != API_VERSIONS, times)
@@ -427,8 +468,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
             task = asyncio.ensure_future(self._finish(api, request.version, result, answer))
             slot.cancel = task.cancel
         else:
-            answer([codec.encode_response(api.name, request.version, result)])
+            answer([self._encoded(api, request.version, result)])
             self._end_if_refused()
+
+    def _encoded(self, api: Api, version: int, response: Any) -> bytes:
+        if self._access.quotas.on:
+            response = with_throttle(response, self._access.request_wait_s())
+        if self._outward is not None:
+            response = translated(api.name, response, self._outward)
+        return codec.encode_response(api.name, version, response)
 
     def _end_if_refused(self) -> None:
         """After the answer to a login that has failed."""
@@ -462,7 +510,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self, api: Api, version: int, result: Awaitable[Any], answer: Callable[[Parts | None], None]
     ) -> None:
         try:
-            answer([codec.encode_response(api.name, version, await result)])
+            if self._access.quotas.on:
+                result = Timed(result, self._listener.now_s, self._access.worked)
+            answer([self._encoded(api, version, await result)])
             self._end_if_refused()
         except asyncio.CancelledError:
             raise
@@ -489,9 +539,34 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._abort("internal error")
             finally:
                 self._held = False
+            if self._access.quotas.on:
+                self._look_at_quotas()
             self._work()
 
         self._listener.keep(asyncio.ensure_future(wait()))
+
+    # -- quotas -------------------------------------------------------------------------------------------------------
+
+    def _dispatch_timed(self, request: Request) -> None:
+        began_s = self._listener.now_s()
+        self._dispatch(request)
+        self._access.worked(self._listener.now_s() - began_s)
+
+    def _meter_for(self, client_id: str | None) -> None:
+        """What is counted from now on is of this client. Those that have not shown who they are share an access while
+        there is nothing to count."""
+        if self._access is self._listener.anonymous:
+            self._access = self._listener.broker.access(ANONYMOUS, DEFAULT, self._listener.meter)
+        self._access.client_id = (client_id or "")[:MAX_CLIENT_ID]
+
+    def _look_at_quotas(self) -> None:
+        if self._transport is None:
+            return
+        if self._throttle is None:
+            self._throttle = Throttle(self._work)
+        if self._throttle.look(self._access):
+            self._listener.meter.throttled += 1
+            self._balance()
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -510,6 +585,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._send()
             elif parts is not None:
                 self._finished_bytes += sum(map(len, parts))
+            if self._access.quotas.on:
+                self._look_at_quotas()
 
         return slot, answer
 

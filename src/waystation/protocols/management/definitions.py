@@ -43,6 +43,7 @@ from waystation.protocols.management.users import (
     set_topic_permission,
     set_user,
 )
+from waystation.protocols.management.vhosts import limits_parameter, set_limits
 from waystation.version import RABBITMQ_VERSION, __version__
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ async def export(api: Management, call: ApiCall) -> Reply:
         "vhosts": [{"name": vhost} for vhost in vhosts],
         "permissions": [] if no_users else list_permissions(api),
         "topic_permissions": [] if no_users else list_topic_permissions(api),
-        "parameters": [],
+        "parameters": [one for vhost in vhosts if (one := limits_parameter(api, vhost)) is not None],
         "global_parameters": [],
         "policies": [show_policy(policy) for policy in api.access.policies.listing()],
     }
@@ -156,6 +157,9 @@ async def import_all(api: Management, call: ApiCall) -> None:
     users = [(text(one.get("name"), "users.name"), one) for one in _objects(said, "users")]
     permissions = [(text(one.get("user"), "permissions.user"), one) for one in _objects(said, "permissions")]
     topics = [(text(one.get("user"), "topic_permissions.user"), one) for one in _objects(said, "topic_permissions")]
+    limits = _limits(said)
+    for name, one in limits:
+        await set_limits(api, name, one)
     for name, one in users:
         await set_user(api, name, one)
     for name, one in permissions:
@@ -163,6 +167,18 @@ async def import_all(api: Management, call: ApiCall) -> None:
     for name, one in topics:
         await set_topic_permission(api, name, text(one.get("vhost"), "topic_permissions.vhost"), one)
     await _import(api, said, None)
+
+
+def _limits(said: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Limits of virtual hosts; other parameters are of plugins that are not here."""
+    found = []
+    for one in _objects(said, "parameters"):
+        if one.get("component") == "vhost-limits":
+            value = one.get("value")
+            if not isinstance(value, dict):
+                raise bad_request("parameters.value: it has to be a JSON object")
+            found.append((text(one.get("vhost"), "parameters.vhost"), value))
+    return found
 
 
 async def import_vhost(api: Management, call: ApiCall) -> None:

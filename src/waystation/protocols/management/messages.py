@@ -134,8 +134,7 @@ async def get(api: Management, access: Access, name: str, call: ApiCall) -> list
         while len(shown) < count and size < ANSWER_BYTES and (taken := getter.take(1)):
             held.append((taken[0].tag, 1))
             size += size_of(taken[0].message)
-            api.meter.delivered += 1
-            api.meter.delivered_bytes += len(taken[0].message.payload)
+            access.count_delivered(1, len(taken[0].message.payload))
             shown.append(_shown(taken[0], names, said["encoding"], truncate, getter.queue.open_ledger().ready))
         if held:
             settled = _settle(getter, VERDICTS[mode], held)

@@ -64,22 +64,43 @@ async def delete_vhost(api: Management, call: ApiCall) -> None:
     await api.access.namespaces.delete(vhost_of(api, call).namespace)
 
 
-_LIMITS = {"max-connections": "max_connections", "max-queues": "max_queues", "max-bytes": "max_bytes"}
-"""The last is not RabbitMQ's."""
+_LIMITS = {
+    "max-connections": "max_connections",
+    "max-queues": "max_queues",
+    "max-bytes": "max_bytes",
+    "max-topics": "max_topics",
+    "max-partitions": "max_partitions",
+}
+"""The first two are RabbitMQ's."""
 
 
-def _limits(api: Management, vhost: str) -> Shown | None:
+async def set_limits(api: Management, vhost: str, said: dict[str, Any]) -> None:
+    """As definitions have them, where RabbitMQ calls them a parameter of the virtual host. What is no limit here is
+    passed over."""
+    given = {field: number(said[name], name) for name, field in _LIMITS.items() if name in said}
+    found = {field: value if value >= 0 else None for field, value in given.items()}
+    namespaces = api.access.namespaces
+    await namespaces.set_limits(vhost, replace(namespaces.describe(vhost).limits, **found))
+
+
+def limits_parameter(api: Management, vhost: str) -> Shown | None:
+    """The same, as it is exported; None: it has none."""
+    shown = limits_of(api, vhost)
+    return None if shown is None else {"component": "vhost-limits", "name": "limits", **shown}
+
+
+def limits_of(api: Management, vhost: str) -> Shown | None:
     limits = api.access.namespaces.describe(vhost).limits
     value = {name: known for name, field in _LIMITS.items() if (known := getattr(limits, field)) is not None}
     return {"vhost": vhost, "value": value} if value else None
 
 
 async def vhost_limits(api: Management, call: ApiCall) -> list[Shown]:
-    return [shown for vhost in api.access.namespaces.names() if (shown := _limits(api, vhost)) is not None]
+    return [shown for vhost in api.access.namespaces.names() if (shown := limits_of(api, vhost)) is not None]
 
 
 async def limits_of_vhost(api: Management, call: ApiCall) -> list[Shown]:
-    shown = _limits(api, vhost_of(api, call).namespace)
+    shown = limits_of(api, vhost_of(api, call).namespace)
     return [] if shown is None else [shown]
 
 

@@ -87,6 +87,8 @@ class BinaryTalk:
                 self._get_in_line()
                 return False
             self._left = commands[self._handle(commands) :]
+            if not (self._left or self.intake.unread):
+                return session.full
         return session.full
 
     def _handle(self, commands: list[AnyCommand | Refused]) -> int:

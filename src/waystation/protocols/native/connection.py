@@ -132,10 +132,15 @@ class NativeConnection(asyncio.BufferedProtocol):
         self.certificate = authenticator.certificate(transport.get_extra_info("ssl_object"))
         self._talk.session.appear(self)
 
+    @property
+    def logs_in(self) -> bool:
+        """Whether it has to log in, and has not yet."""
+        return self._talk.session.guarded
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._requests.drop()
-        self._unsent.drop()
+        self._requests.end()
+        self._unsent.end()
         self._budgets.letting_go.add(self._talk.intake.let_go())
         self._talk.close()
         self._gone()

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT, LOCAL, NODE_MECHANISM, LoginPeer, Principal, Tx
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, EXPIRED, LOCAL, NODE_MECHANISM, LoginPeer, Principal, Tx
 from waystation.errors import Invalid, NotAllowed, NotAuthenticated, NotFound, WaystationError
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
@@ -28,11 +28,14 @@ from waystation.protocol import (
     Command,
     Deliver,
     Failure,
+    Get,
     Hello,
     HelloAnswer,
     Outgoing,
     Publish,
     Put,
+    ReadBatches,
+    ReadEntries,
     Settle,
 )
 from waystation.protocols.native.commands.consumers import NativeConsumer
@@ -62,6 +65,12 @@ ANSWER_BYTES = 8 * 1024 * 1024
 """Payloads in an answer to one who only looks, at most: whoever reads what it asks for gets so much."""
 
 MAX_CONSUMERS = 100_000
+LONGEST_WAIT_S = 60.0
+"""Between two looks at whether it still has to wait for a quota: one that was removed is noticed by then."""
+FEW_S = 0.001
+"""Less is not worth waiting for."""
+PULLS: frozenset[type] = frozenset((Get, ReadBatches, ReadEntries))
+"""Requests that are answered with messages."""
 INTERNAL = "internal"
 CALLS: dict[type, str] = {
     kind: str(cast(type[Command], kind).__struct_config__.tag) for kind in (*HANDLERS, Put, Settle, Publish)
@@ -102,6 +111,9 @@ class NativeSession:
         self._under_way = 0
         self._waiting_bytes = 0
         self._paused = False
+        self._quota_timer: asyncio.TimerHandle | None = None  # until then, it has used up a quota
+        self._feed_timer: asyncio.TimerHandle | None = None  # and its consumers one
+        self._pulls = False  # it has asked for messages, and did not only have them pushed
         self._to_send: dict[NativeConsumer, None] = {}  # as a set, but in the order of delivery
         self._number = 0
         self.meter = broker.meters.native
@@ -119,7 +131,9 @@ class NativeSession:
     @property
     def busy(self) -> bool:
         """Too much is under way: hand in more when `on_room` is called."""
-        return self._under_way >= MAX_UNDER_WAY or self._waiting_bytes > MAX_WAITING_BYTES
+        return (
+            self._under_way >= MAX_UNDER_WAY or self._waiting_bytes > MAX_WAITING_BYTES or self._quota_timer is not None
+        )
 
     def log_in(self, command: Hello | Authenticate) -> HelloAnswer | Awaitable[HelloAnswer]:
         """A step of its login. Who runs in this process, or asks a broker that nobody can log in to, is greeted."""
@@ -134,12 +148,13 @@ class NativeSession:
         """The client has shown who it is."""
         access = self.broker.access(principal, DEFAULT, self.meter)
         access.users.check_connections()
+        access.client_id = self.client
         self.access = access
         self.guarded = False
         if expires_ms is not None and self.wire is not None:
             left_s = max(0.0, (expires_ms - self.broker.world.clock.now_ms()) / 1000)
             loop = asyncio.get_running_loop()
-            self._expiry = loop.call_later(left_s, self.wire.end, "the token that it has logged in by has expired")
+            self._expiry = loop.call_later(left_s, self.wire.end, EXPIRED)
 
     def handle(self, command: AnyCommand) -> None:
         self.handle_all((command,))
@@ -174,12 +189,15 @@ class NativeSession:
                     behind = publishes_together(self, commands, at)
                     publish(self, commands[at:behind])  # type: ignore[arg-type]
                 else:
+                    self._pulls = self._pulls or kind in PULLS
                     self._other(command)
             except Exception as error:
                 # A mistake of ours, or the storage's: each request that was meant is told.
                 for failed in commands[at:behind]:
                     self.fail(failed.id, error)
             at = behind
+        if self.access.quotas.on:
+            self._wait_for_quota()
         return at
 
     def _other(self, command: AnyCommand) -> None:
@@ -238,6 +256,8 @@ class NativeSession:
                 self.took(timing, 1)
                 self.answer(request, value)
         finally:
+            if self.access.quotas.on:
+                self._wait_for_quota()
             self.ended(1)
 
     def waited(self, size: int) -> None:
@@ -256,6 +276,38 @@ class NativeSession:
     def _tell_room(self, was_busy: bool) -> None:
         if was_busy and not self.busy and self._on_room is not None and not self.closed:
             self._on_room()
+
+    # -- quotas -----------------------------------------------------------------------------------------------------
+
+    def _wait_for_quota(self) -> None:
+        """A client that has used too much is not read until that is paid for. One that is pushed messages can still
+        acknowledge them: it is given no credit meanwhile."""
+        wait_s = self._quota_wait_s()
+        if wait_s > FEW_S and self._quota_timer is None and not self.closed:
+            self.meter.throttled += 1
+            self._quota_timer = asyncio.get_running_loop().call_later(min(wait_s, LONGEST_WAIT_S), self._quota_over)
+
+    def _quota_wait_s(self) -> float:
+        return self.access.wait_s() if self._pulls else self.access.publish_wait_s()
+
+    def _quota_over(self) -> None:
+        self._quota_timer = None
+        wait_s = self._quota_wait_s()
+        if wait_s > FEW_S and not self.closed:  # others of the same user have used it, too
+            self._quota_timer = asyncio.get_running_loop().call_later(min(wait_s, LONGEST_WAIT_S), self._quota_over)
+        elif not self.busy and self._on_room is not None and not self.closed:
+            self._on_room()
+
+    def _feed_later(self, wait_s: float) -> None:
+        """Consumers get no more credit until then."""
+        if self._feed_timer is None and not self.closed:
+            self.meter.throttled += 1
+            self._feed_timer = asyncio.get_running_loop().call_later(min(wait_s, LONGEST_WAIT_S), self._feed_again)
+
+    def _feed_again(self) -> None:
+        self._feed_timer = None
+        for consumer in list(self.consumers.values()):
+            self.credited(consumer)
 
     # -- answers ----------------------------------------------------------------------------------------------------
 
@@ -333,14 +385,15 @@ class NativeSession:
             self.count_delivered(consumer, count, consumer.taken_bytes)
 
     def count_delivered(self, consumer: NativeConsumer, count: int, size: int) -> None:
-        self.meter.delivered += count
-        self.meter.delivered_bytes += size
+        self.access.count_delivered(count, size)
         if consumer.queue and not consumer.acks:
             self.meter.acked += count
 
     def credited(self, consumer: NativeConsumer) -> None:
         """A consumer has credit that its feed may not know of."""
-        if not self._paused:
+        if self.access.quotas.on and (wait_s := self.access.consume_wait_s()) > FEW_S:
+            self._feed_later(wait_s)
+        elif not self._paused:
             consumer.pass_on()
 
     def pause(self) -> None:
@@ -404,6 +457,10 @@ class NativeSession:
         principal = self.access.principal
         return "" if principal is ANONYMOUS else principal.name
 
+    @property
+    def credential(self) -> str:
+        return self.access.principal.credential
+
     def info(self) -> ConnectionInfo:
         return info_of(self, self._under_way)
 
@@ -426,8 +483,9 @@ class NativeSession:
         if self.closed:
             return
         self.closed = True
-        if self._expiry is not None:
-            self._expiry.cancel()
+        for timer in (self._expiry, self._quota_timer, self._feed_timer):
+            if timer is not None:
+                timer.cancel()
         self.broker.connections.discard(self)
         self.turns.close()
         for task in list(self._tasks):

@@ -8,7 +8,7 @@ that works through a backlog reads the log in strides, since what lies behind a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -16,7 +16,7 @@ from waystation.errors import Corrupt
 from waystation.log.batches import batch as batches
 from waystation.message import Message
 from waystation.queues.shard import commands
-from waystation.queues.shard.commands import Enqueue, FanOut, Forward
+from waystation.queues.shard.commands import Enqueue, FanOut, Forward, OpenedFanOut, OpenedForward
 from waystation.topics.partitions.partition import Partition
 
 READ_BYTES = 64 * 1024
@@ -182,42 +182,50 @@ class Bodies:
         # Who works through a backlog asks for what lies behind the last that was read; who takes messages from here
         # and there would throw away most of a stride.
         last = next((end for end in self._ends if end - NEAR <= offset <= end + NEAR), None)
-        found = _first_of(self._commands(offset, 1 if last is None else READ_BYTES))
+        found = _first_of(self._records(offset, 1 if last is None else READ_BYTES))
         self._ends.append(found[-1][0] + 1 if found else offset + 1)
         if last is not None:
             self._ends.remove(last)
         elif len(self._ends) > READERS:
             del self._ends[0]
-        for at, command in reversed(found):  # the one that is asked for is the latest used
+        for at, record in reversed(found):  # the one that is asked for is the latest used
             if at in self._blocks:
                 continue  # as it is here it also knows how many of it are done
             try:
-                messages = commands.decode_messages(command.messages)
+                opened = commands.decode_opened(record)
             except msgspec.DecodeError as error:
                 raise Corrupt(f"{self._partition.folder}: what is at offset {at} cannot be read: {error}") from error
-            payloads = sum(len(message.payload) for message in messages)
-            queues = len(command.queues) if isinstance(command, FanOut) else 1
-            if at == offset:
-                self.keep(at, command.taken_ms, messages, payloads, len(command.messages), queues)
+            messages, encoded = opened.messages, len(record)
+            if isinstance(opened, OpenedForward):
+                payloads = sum([len(message.payload) for message in messages])
             else:
-                self._keep_ahead(at, _block_of(command.taken_ms, messages, payloads, len(command.messages), queues))
+                payloads = commands.payload_bytes(opened.sizes, opened.count)
+                encoded -= len(opened.sizes) if isinstance(opened.sizes, bytes) else 0
+            queues = len(opened.queues) if isinstance(opened, OpenedFanOut) else 1
+            if at == offset:
+                self.keep(at, opened.taken_ms, messages, payloads, encoded, queues)
+            else:
+                self._keep_ahead(at, _block_of(opened.taken_ms, messages, payloads, encoded, queues))
 
-    def _commands(self, offset: int, max_bytes: int) -> list[tuple[int, Enqueue | FanOut | Forward]]:
-        """The blocks from `offset` on, to the end of its batch or so many bytes."""
+    def _commands(self, offset: int, max_bytes: int) -> Iterator[tuple[int, Enqueue | FanOut | Forward]]:
+        """The blocks from `offset` on, as the log has them."""
+        for at, record in self._records(offset, max_bytes):
+            command = commands.decode(record)
+            if isinstance(command, Enqueue | FanOut | Forward):
+                yield at, command
+
+    def _records(self, offset: int, max_bytes: int) -> list[tuple[int, batches.Buffer]]:
+        """The records of blocks from `offset` on, to the end of its batch or so many bytes."""
         if offset < self._partition.start_offset:
             raise Gone(f"{self._partition.folder}: what was at offset {offset} has been freed")
-        data = self._partition.read(offset, max_bytes)
-        found: list[tuple[int, Enqueue | FanOut | Forward]] = []
-        for position, header in batches.scan(data):
-            if header.control:
-                continue
-            for record in batches.records_of(data[position : position + header.size], header):
-                if record.offset < offset or record.value is None:
-                    continue
-                command = commands.decode(record.value)
-                if isinstance(command, Enqueue | FanOut | Forward):
-                    found.append((record.offset, command))
-        return found
+        data = memoryview(self._partition.read(offset, max_bytes))
+        return [
+            (at, value)
+            for position, header in batches.scan(data)
+            if not header.control
+            for at, value in batches.values_of(data[position : position + header.size], header)
+            if at >= offset and value is not None and commands.holds_messages(value)
+        ]
 
 
 def _block_of(
@@ -228,11 +236,11 @@ def _block_of(
     return Block(taken_ms, messages, cost, count * queues)
 
 
-def _first_of(found: list[tuple[int, Enqueue | FanOut | Forward]]) -> list[tuple[int, Enqueue | FanOut | Forward]]:
+def _first_of(found: list[tuple[int, batches.Buffer]]) -> list[tuple[int, batches.Buffer]]:
     """Not more than a stride of them: a batch may hold many blocks, and one is asked for."""
     size = 0
-    for i, (_, command) in enumerate(found):
-        size += len(command.messages)
+    for i, (_, record) in enumerate(found):
+        size += len(record)
         if size >= READ_BYTES:
             return found[: i + 1]
     return found

@@ -16,6 +16,8 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 
+from waystation.encryption.key_ring import NotOpened, UnknownKey
+from waystation.encryption.sealed_file import SealedWriter, opened_whole
 from waystation.errors import Corrupt, StorageFailed, WaystationError
 from waystation.observe.events import event_logger
 from waystation.queues.shard import snapshot
@@ -61,7 +63,8 @@ class Checkpointer:
             path = f"{folder}/{name}"
             try:
                 begin = self._load_file(path)
-            except (Damaged, OSError) as error:
+            except (Damaged, UnknownKey, OSError) as error:
+                # A flipped bit may name a key that is not there; with an old file of keys, the snapshot is a good one.
                 logger.error(
                     "checkpoint.unusable",
                     "a snapshot of queues cannot be used, taking the one before it: {file}: {error}",
@@ -83,8 +86,22 @@ class Checkpointer:
             )
         return 0
 
+    def go_on(self) -> None:
+        """Instead of `load`, for a shard that followed until now: the snapshots are those that were copied meanwhile.
+        How far back they reach is not known, so nothing is freed before there are two new ones. If the disk does not
+        tell, they stay until the next start: that is no reason not to lead. Blocks."""
+        disk, folder = self._world.disk, self._partition.folder
+        with contextlib.suppress(OSError):
+            names = sorted(name for name in disk.list(folder) if name.endswith(snapshot.SUFFIX))
+            self._kept = [(0, f"{folder}/{name}") for name in names]
+            self._last_bytes = disk.size(self._kept[-1][1]) or 0 if names else 0
+        self._shard.log.replayed_bytes = 0  # it was appended here, and is counted there
+
     def _load_file(self, path: str) -> int:
-        data = self._world.disk.read_file(path) or b""
+        try:
+            data = opened_whole(self._world.keys, self._world.disk.read_file(path) or b"")
+        except NotOpened as error:
+            raise Damaged(str(error)) from error
         begin, queues = snapshot.queues_of(data)
         if not 0 <= begin <= self._partition.written_offset:
             raise Damaged(f"it speaks of offset {begin}, but the log ends at {self._partition.written_offset}")
@@ -175,13 +192,14 @@ class Checkpointer:
 
     async def _write_pieces(self, file: File, replay_from: int) -> int:
         """Writes all queues, some at a time, so that the loop goes on in between; returns how many bytes that is."""
-        position = await self._world.offload(_write, file, [Head(replay_from, snapshot.PRIORITIES)], 0)
+        sealing = None if self._world.keys is None else SealedWriter(self._world.keys)
+        position = await self._world.offload(_write, file, [Head(replay_from, snapshot.PRIORITIES)], 0, sealing)
         count = 0
         for queues, parts in self._slices():
             count += queues
             for at in range(0, len(parts), SLICE_PARTS):
-                position = await self._world.offload(_write, file, parts[at : at + SLICE_PARTS], position)
-        return await self._world.offload(_write, file, [Tail(count)], position)
+                position = await self._world.offload(_write, file, parts[at : at + SLICE_PARTS], position, sealing)
+        return await self._world.offload(_write, file, [Tail(count)], position, sealing)
 
     def _slices(self) -> Iterator[tuple[int, list[Part]]]:
         """(how many queues, their parts), true at the moment they are made: nothing happens to a queue between its
@@ -251,10 +269,12 @@ class Checkpointer:
             await self._partition.remove_all_before(floor)
 
 
-def _write(file: File, parts: list[Part], position: int) -> int:
+def _write(file: File, parts: list[Part], position: int, sealing: SealedWriter | None) -> int:
     """Runs on a thread; returns where it ends."""
     frames = [snapshot.frame(part) for part in parts]
     if position == 0:
         frames.insert(0, snapshot.MAGIC)
+    if sealing is not None:
+        frames = sealing.piece(frames)
     file.write(frames, position)
     return position + sum(map(len, frames))

@@ -11,6 +11,10 @@ along. So a note counts exactly if the log reaches up to its offset and has no s
 decides, for each note by itself: what is left over from earlier needs no erasing, and the next notes are written over
 it. A note from beyond the log's end speaks of what a power cut took; those are erased before the log gets there again.
 
+In an encrypted folder a note is 68 bytes: the first 28 of these, sealed (`encryption/key_ring.py`). The tag is the
+checksum then. A file may have both kinds, from before and after encryption was turned on: each is found by its
+checksum.
+
 Only the shard's log uses this, on the loop's thread.
 """
 
@@ -19,6 +23,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 
+from waystation.encryption.key_ring import OVERHEAD, DataKey, KeyRing
+from waystation.errors import Corrupt
 from waystation.message import Run
 from waystation.observe.events import event_logger
 from waystation.wire.crc32c import crc32c
@@ -32,15 +38,19 @@ MAX_BYTES = 1024 * 1024
 _NOTE = struct.Struct("<QQQI")
 _CRC = struct.Struct("<I")
 _SIZE = _NOTE.size + _CRC.size
+_SEALED_SIZE = _NOTE.size + OVERHEAD
+_ASSOCIATED = b"waystation: a delivery"
 
 
 class DeliveryNotes:
     """One shard's. Opened with the first note."""
 
-    __slots__ = ("_disk", "_file", "_path", "_position", "_refused")
+    __slots__ = ("_disk", "_file", "_key", "_keys", "_path", "_position", "_refused")
 
-    def __init__(self, disk: Disk, folder: str) -> None:
+    def __init__(self, disk: Disk, folder: str, keys: KeyRing | None = None) -> None:
         self._disk = disk
+        self._keys = keys
+        self._key: DataKey | None = None
         self._path = f"{folder}/{NAME}"
         self._file: File | None = None
         self._position = 0
@@ -51,8 +61,11 @@ class DeliveryNotes:
         notes = bytearray()
         for first, count in runs:
             note = _NOTE.pack(offset, queue, first, count)
-            notes += note
-            notes += _CRC.pack(crc32c(note))
+            if self._keys is None:
+                notes += note
+                notes += _CRC.pack(crc32c(note))
+            else:
+                notes += self._sealed(note)
         if self._position + len(notes) > MAX_BYTES:
             return False
         try:
@@ -73,6 +86,13 @@ class DeliveryNotes:
         self._position += len(notes)
         return True
 
+    def _sealed(self, note: bytes) -> bytes:
+        if self._keys is None:
+            raise RuntimeError("there are no keys to seal a note with")
+        if self._key is None:
+            self._key = self._keys.new_data_key()
+        return b"".join(self._key.seal(note, _ASSOCIATED))
+
     def logged(self) -> None:
         """The log has all of them."""
         self._position = 0
@@ -83,7 +103,7 @@ class DeliveryNotes:
         found: dict[int, list[Run]] = {}
         counting, beyond = bytearray(), False
         try:
-            for note, (offset, queue, first, count) in _notes_of(self._disk.read_file(self._path) or b""):
+            for note, (offset, queue, first, count) in self._notes_of(self._disk.read_file(self._path) or b""):
                 if from_offset <= offset <= end_offset:
                     found.setdefault(queue, []).append((first, count))
                     counting += note
@@ -99,13 +119,25 @@ class DeliveryNotes:
             )
         return found
 
+    def _notes_of(self, data: bytes) -> Iterator[tuple[bytes, tuple[int, int, int, int]]]:
+        """Each note that is whole: its bytes, and what they say."""
+        if self._keys is not None:
+            for at in range(0, len(data) - _SEALED_SIZE + 1, _SEALED_SIZE):
+                sealed = data[at : at + _SEALED_SIZE]
+                try:
+                    yield sealed, _NOTE.unpack(self._keys.open(sealed, _ASSOCIATED))
+                except Corrupt:
+                    continue
+        for note, content in _plain_notes_of(data):
+            yield note if self._keys is None else self._sealed(note[: _NOTE.size]), content
+
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
-def _notes_of(data: bytes) -> Iterator[tuple[bytes, tuple[int, int, int, int]]]:
+def _plain_notes_of(data: bytes) -> Iterator[tuple[bytes, tuple[int, int, int, int]]]:
     """Each note that is whole: its bytes, and what they say."""
     for at in range(0, len(data) - _SIZE + 1, _SIZE):
         note = data[at : at + _SIZE]

@@ -21,8 +21,9 @@ from waystation.queues.shard.queue import Queue, pack_sizes
 _NO_LIMIT = 1 << 62
 
 
-_NOTHING_ASKED = {PLAIN}
 _id_of = attrgetter("id")
+_asked_of = attrgetter("priority", "delay_ms", "deliver_at_ms", "ttl_ms", "max_deliveries", "id")
+_NOTHING_ASKED = (*PLAIN, None)
 
 
 def check_all(messages: Sequence[Message], limit_bytes: int) -> tuple[list[int], bool]:
@@ -35,18 +36,14 @@ def check_all(messages: Sequence[Message], limit_bytes: int) -> tuple[list[int],
         raise TooLarge(
             f"payload: {max(sizes)} bytes are more than {limit_bytes} (the broker's waystation.queue.message.max.bytes)"
         )
-    asked = set(map(terms_of, messages))
-    plain = asked == _NOTHING_ASKED
-    if not plain:
-        for terms in asked:
-            check_terms(terms)
-    ids: list[str | None] = list(map(_id_of, messages))
-    if ids.count(None) < len(ids):
-        plain = False
-        for message_id in ids:
-            if message_id is not None:
-                check_id(message_id)
-    return sizes, plain
+    if list(map(_asked_of, messages)).count(_NOTHING_ASKED) == len(sizes):
+        return sizes, True
+    for terms in set(map(terms_of, messages)):
+        check_terms(terms)
+    for message_id in map(_id_of, messages):
+        if message_id is not None:
+            check_id(message_id)
+    return sizes, False
 
 
 def leave_out_seen(
@@ -136,8 +133,9 @@ def make_blocks(
     """Messages as commands of bounded size."""
     blocks: list[tuple[Enqueue, list[Message]]] = []
     start = 0
+    whole = len(messages) <= commands.MAX_BLOCK_MESSAGES and sum(sizes) <= commands.MAX_BLOCK_BYTES
     while start < len(messages):
-        stop, size = start, 0
+        stop, size = (len(messages) if whole else start), 0
         while stop < len(messages) and stop - start < commands.MAX_BLOCK_MESSAGES:
             size += sizes[stop]
             if size > commands.MAX_BLOCK_BYTES and stop > start:

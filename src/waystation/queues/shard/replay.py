@@ -1,10 +1,15 @@
 """The start of a shard: what its log says is done again, so that memory says what it said before.
 
+A broker that leads does it at once (`replay`). One that follows takes in what is committed as it comes (`take_in`), and
+the rest when it leads (`finish`): nothing that only the end of the log says is done before.
+
 A queue that came from a snapshot knows everything below its stamp already, so its commands below that are skipped; of a
 transaction, what counts is where its end is.
 """
 
 from __future__ import annotations
+
+import sys
 
 from waystation.observe.events import event_logger
 from waystation.queues.ledger.states import State
@@ -29,7 +34,13 @@ logger = event_logger("waystation.queues")
 
 def replay(shard: Shard, offset: int) -> None:
     """Takes in the log from `offset` on. Blocks."""
-    for batch in shard.log.replay(offset):
+    shard.log.begin_replay(offset)
+    finish(shard)
+
+
+def take_in(shard: Shard, before: int | None = None, most_bytes: int = sys.maxsize) -> None:
+    """What comes next in the log: see `ShardLog.replay`."""
+    for batch in shard.log.replay(before, most_bytes):
         if batch.outcome is not None:
             shard.apply_transaction(batch.producer_id, batch.outcome, batch.offset)
             continue
@@ -40,6 +51,11 @@ def replay(shard: Shard, offset: int) -> None:
             shard.open.add(batch.producer_id, at, command)
             if isinstance(command, Done):
                 _hide(shard, command, at)
+
+
+def finish(shard: Shard) -> None:
+    """Takes in all that is left; then the shard is as it was when somebody last led it."""
+    take_in(shard)
     _free_leaving(shard)
     for queue_id, runs in shard.log.recover_notes().items():
         if queue_id in shard.queues:
@@ -64,6 +80,8 @@ def _apply(shard: Shard, command: Command, offset: int) -> None:
         return
     if isinstance(command, Enqueue):
         _admit(queue, command, offset)
+        if queue.ids is not None:  # as whoever led has done: one that follows for years would have all of them
+            queue.forget_old_ids(min(command.taken_ms, shard.open.coming(queue.id).since_ms), 2 * command.count)
     elif isinstance(command, Done):
         queue.finish(command.runs)
     elif isinstance(command, HandedOut):

@@ -40,6 +40,7 @@ from waystation.queues.shard.commands import (
     Park,
     count_of,
     entries_of,
+    payload_bytes,
 )
 from waystation.queues.shard.publish import check_all, check_room, drop_overflow, fan_out, leave_out_seen, make_blocks
 from waystation.queues.shard.queue import Queue
@@ -274,7 +275,7 @@ class Shard(Upkeep):
 
     def _remember(self, offset: int, block: Enqueue, content: list[Message], queues: int = 1) -> None:
         """What was just written is likely to be delivered soon."""
-        payloads = sum(map(_payload_size, content))
+        payloads = payload_bytes(block.sizes, block.count)
         self.bodies.keep(offset, block.taken_ms, content, payloads, len(block.messages), queues)
 
     def _admitted(self, queue: Queue, waited: int, now_ms: int) -> None:

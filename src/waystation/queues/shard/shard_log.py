@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from waystation.encryption.key_ring import KeyRing
 from waystation.errors import CorruptBatch, NotLeader, StorageFailed, WaystationError
 from waystation.log.batches import batch as batches
+from waystation.log.batches.batch import Header
 from waystation.message import Run
 from waystation.observe.events import event_logger
 from waystation.queues.shard import commands
@@ -28,6 +31,8 @@ logger = event_logger("waystation.queues")
 NOTES_AFTER_S = 0.1
 MAX_NOTES = 4096
 MAX_REFUSED = 10_000
+READ_BYTES = 1024 * 1024
+"""Of the log at a time, while it is replayed."""
 
 
 class Written(NamedTuple):
@@ -55,11 +60,13 @@ def not_leader(partition: Partition) -> NotLeader:
 class ShardLog:
     """The only writer of its log."""
 
-    def __init__(self, partition: Partition, clock: Clock, disk: Disk) -> None:
+    def __init__(self, partition: Partition, clock: Clock, disk: Disk, keys: KeyRing | None = None) -> None:
         self.partition = partition
         self.replayed_bytes = 0  # at the start: what no snapshot had
+        self.replayed_to = 0
+        """Everything before it was replayed."""
         self._clock = clock
-        self._beside = DeliveryNotes(disk, partition.folder)
+        self._beside = DeliveryNotes(disk, partition.folder, keys)
         self._no_command_from = 0  # as far as the replay saw
         self._refused: list[Stored] = []  # done in memory, but the disk had no room
         self._notes: dict[int, list[Run]] = {}
@@ -83,15 +90,15 @@ class ShardLog:
         else:
             before = []  # what waits is true whatever becomes of the transaction
             producer_id, epoch, attributes = producer[0], producer[1], batches.TRANSACTIONAL
-        batch = batches.build(
-            [(None, commands.encode(command), ()) for command in (*before, *wanted)],
+        batch, header = batches.build_values(
+            [commands.encode_pieces(command) for command in (*before, *wanted)],
             self._clock.now_ms(),
             producer_id=producer_id,
             producer_epoch=epoch,
             attributes=attributes,
         )
         try:
-            appended = self.partition.append(batch, batches.read_header(batch))
+            appended = self.partition.append(batch, header)
         except StorageFailed:
             self._keep_waiting([*before, *wanted] if done else before)
             raise
@@ -171,31 +178,32 @@ class ShardLog:
         if self._dropped:
             raise not_leader(self.partition)
 
-    def replay(self, offset: int) -> Iterator[Replayed]:
-        """Everything from `offset` on. A damaged batch is passed over, with a word in the log file."""
+    def begin_replay(self, offset: int) -> None:
+        """A replay goes on from here."""
+        self._no_command_from = self.replayed_to = max(offset, self.partition.start_offset)
+
+    def replay(self, before: int | None = None, most_bytes: int = sys.maxsize) -> Iterator[Replayed]:
+        """What comes next: to the end, or nothing that reaches `before`, and about so many bytes (a batch at least). A
+        damaged batch is passed over, with a word in the log file."""
         partition = self.partition
-        offset = self._no_command_from = max(offset, partition.start_offset)
         told = ""
-        while offset < partition.written_offset:
-            try:
-                for data, header in partition.batches_from(offset):
-                    offset = header.last_offset + 1
-                    self.replayed_bytes += len(data)
-                    if header.control:
-                        outcome = batches.marker_commits(data, header)
-                        if outcome is not None:
-                            yield Replayed(header.producer_id, outcome, header.base_offset, [])
-                        continue
-                    found = [
-                        (record.offset, change)
-                        for record in batches.records_of(data, header)
-                        if record.value is not None
-                        for change in changes_of(commands.decode(record.value))
-                    ]
-                    if not header.transactional:
-                        self._no_command_from = header.base_offset + 1
-                    yield Replayed(header.producer_id if header.transactional else -1, None, header.base_offset, found)
+        left = most_bytes
+        while left > 0:
+            end = partition.written_offset if before is None else min(before, partition.written_offset)
+            if self.replayed_to >= end:
                 return
+            try:
+                data = partition.read(max(self.replayed_to, partition.start_offset), min(left, READ_BYTES), end)
+                reached = self.replayed_to
+                for position, header in batches.scan(data):
+                    found = self._replayed(data[position : position + header.size], header)
+                    self.replayed_to = header.last_offset + 1
+                    self.replayed_bytes += header.size
+                    left -= header.size
+                    if found is not None:
+                        yield found
+                if self.replayed_to == reached:
+                    return
             except CorruptBatch as error:
                 if str(error) != told:
                     told = str(error)
@@ -204,4 +212,19 @@ class ShardLog:
                         "what a damaged batch of queues said is not known, continuing after it: {error}",
                         error=error,
                     )
-                offset += 1
+                self.replayed_to += 1
+
+    def _replayed(self, data: bytes, header: Header) -> Replayed | None:
+        """None: it means nothing to queues."""
+        if header.control:
+            outcome = batches.marker_commits(data, header)
+            return None if outcome is None else Replayed(header.producer_id, outcome, header.base_offset, [])
+        found = [
+            (record.offset, change)
+            for record in batches.records_of(data, header)
+            if record.value is not None
+            for change in changes_of(commands.decode(record.value))
+        ]
+        if not header.transactional:
+            self._no_command_from = header.base_offset + 1
+        return Replayed(header.producer_id if header.transactional else -1, None, header.base_offset, found)

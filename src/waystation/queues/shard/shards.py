@@ -1,9 +1,12 @@
 """The shards of queues that this broker leads: each is one partition of the internal topic.
 
 `lead` replays a shard's log and begins its work, `drop` ends it and forgets everything of it; to lead it again is to
-begin as after a crash. A broker alone leads all of them, from its start on. What must hold: a shard that was dropped
-writes nothing more, whoever still has hold of it, and what is led has been told to whoever keeps the names of queues
-before it hands out anything. They are told of the ends of transactions, and checkpointed in the background.
+begin as after a crash. A broker alone leads all of them, from its start on. In a cluster, `follow` applies what is
+committed while another broker leads (`FollowedShard`), so that `lead` has the end of the log left to replay.
+
+What must hold: a shard that was dropped writes nothing more, whoever still has hold of it, and what is led has been
+told to whoever keeps the names of queues before it hands out anything. They are told of the ends of transactions, and
+checkpointed in the background.
 """
 
 from __future__ import annotations
@@ -18,12 +21,15 @@ from waystation.errors import NotLeader, WaystationError
 from waystation.observe.events import event_logger
 from waystation.observe.meters import DeathMeter
 from waystation.observe.tracing import Tracing
+from waystation.queues.shard import snapshot
 from waystation.queues.shard.checkpoint import Checkpointer
 from waystation.queues.shard.queue import Queue
-from waystation.queues.shard.replay import replay
+from waystation.queues.shard.replay import finish, replay, take_in
 from waystation.queues.shard.shard import Shard
 from waystation.queues.shard.shard_log import ShardLog
 from waystation.topics.partitions.partition import Partition
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
+from waystation.topics.partitions.warm_state import WarmState
 from waystation.wire.crc32c import crc32c
 from waystation.world import World
 
@@ -46,6 +52,21 @@ class LeadWatcher(Protocol):
 class _Led(NamedTuple):
     shard: Shard
     checkpointer: Checkpointer
+
+
+class FollowedShard:
+    """A shard in which no time passes, and that nobody knows: what another broker's log has said so far."""
+
+    def __init__(self, shard: Shard, checkpointer: Checkpointer) -> None:
+        self.shard = shard
+        self.checkpointer = checkpointer
+
+    @property
+    def position(self) -> int:
+        return self.shard.log.replayed_to
+
+    def apply(self, before: int, most_bytes: int) -> None:
+        take_in(self.shard, before, most_bytes)
 
 
 class Shards:
@@ -73,6 +94,7 @@ class Shards:
         self._max_message_bytes = 1024 * 1024
         self._measured = False
         self._led: dict[int, _Led] = {}
+        self._followed: dict[int, WarmState[FollowedShard]] = {}
         self._turns = [asyncio.Lock() for _ in range(count)]  # of checkpoints
         self._watchers: list[LeadWatcher] = []
         self._started = False
@@ -134,18 +156,28 @@ class Shards:
         index = partition.index
         if index in self._led:
             return
-        shard = Shard(
-            index,
-            ShardLog(partition, self._world.clock, self._world.disk),
-            self._world,
-            cache_bytes=self._cache_bytes,
-            on_dead=self._on_dead,
+        followed = self._followed.pop(index, None)
+        ready = None if followed is None else followed.take()
+        if ready is None:
+            shard, checkpointer = self._new(partition)
+            applied = shard.log.replayed_to
+            with _no_collection():
+                shard.hide_unreplicated()
+                replay(shard, checkpointer.load())
+        else:
+            shard, checkpointer = ready.shard, ready.checkpointer
+            applied = ready.position
+            shard.max_message_bytes = self._max_message_bytes
+            shard.hide_unreplicated()
+            checkpointer.go_on()
+            finish(shard)
+        logger.debug(
+            "queues.shard_led",
+            "shard {shard} of the queues is led here: {applied} records were applied before, and {records} now",
+            shard=index,
+            applied=applied,
+            records=shard.log.replayed_to - applied,
         )
-        shard.deaths, shard.tracing = self._deaths, self._tracing
-        shard.max_message_bytes = self._max_message_bytes
-        checkpointer = Checkpointer(shard, self._world, self._turns[index])
-        with _no_collection():
-            replay(shard, checkpointer.load())
         shard.notes = {} if self._measured else None
         self._led[index] = _Led(shard, checkpointer)
         self.changes += 1
@@ -153,6 +185,56 @@ class Shards:
             watcher.led(shard)
         if self._started:
             self._begin(shard)
+
+    def _new(self, partition: Partition) -> tuple[Shard, Checkpointer]:
+        index = partition.index
+        shard = Shard(
+            index,
+            ShardLog(partition, self._world.clock, self._world.disk, self._world.keys),
+            self._world,
+            cache_bytes=self._cache_bytes,
+            on_dead=self._on_dead,
+        )
+        shard.deaths, shard.tracing = self._deaths, self._tracing
+        shard.max_message_bytes = self._max_message_bytes
+        return shard, Checkpointer(shard, self._world, self._turns[index])
+
+    def follow(self, partition: ReplicatedPartition) -> None:
+        """Another broker leads the shard: what is committed is applied as it comes. May be said again."""
+        index = partition.index
+        if index not in self._led and index not in self._followed:
+            self._followed[index] = WarmState(partition, self._world.clock, lambda: self._begin_following(partition))
+
+    async def _begin_following(self, partition: ReplicatedPartition) -> FollowedShard | None:
+        """From the newest snapshot, or from the beginning of the log. None: what the snapshot says is not committed
+        here yet (it was copied from a leader that was ahead), or the beginning is lost."""
+        found = await self._world.offload(snapshot.newest_in, self._world.disk, partition.folder)
+        begin, queues = (0, {}) if found is None else found
+        stamps = [queue.stamp for queue in queues.values()]
+        if begin < partition.start_offset or max([begin, *stamps]) > partition.visible_offset:
+            return None
+        followed = FollowedShard(*self._new(partition))
+        for queue in queues.values():
+            followed.shard.adopt(queue)
+        followed.shard.log.begin_replay(begin)
+        return followed
+
+    async def catch_up(self, partition: Partition) -> None:
+        """The shard is about to be led: what is committed is applied, a slice at a time, so that others go on."""
+        followed = self._followed.get(partition.index)
+        if followed is not None:
+            await followed.catch_up()
+
+    def unfollow(self, index: int) -> None:
+        """Nothing of the shard is here any more, or the broker stops."""
+        followed = self._followed.pop(index, None)
+        if followed is not None:
+            followed.close()
+
+    def followed_to(self, index: int) -> int:
+        """How far a shard that another broker leads is applied here; -1: not at all."""
+        followed = self._followed.get(index)
+        return -1 if followed is None else followed.position
 
     def drop(self, index: int) -> None:
         """Another broker leads the shard: consumers, and whoever waits, are told NotLeader, and all is forgotten.
@@ -225,6 +307,8 @@ class Shards:
 
     async def close(self) -> None:
         """Before the group commit stops; nothing is put or settled any more."""
+        for index in list(self._followed):
+            self.unfollow(index)
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

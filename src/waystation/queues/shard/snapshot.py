@@ -29,6 +29,7 @@ from waystation.queues.shard.message_index import ChunkState, MessageIndex
 from waystation.queues.shard.queue import Death, Queue
 from waystation.queues.shard.used_ids import UsedIds
 from waystation.wire.crc32c import crc32c
+from waystation.world.disk import Disk
 
 MAGIC = b"WSQ1"
 SUFFIX = ".queues"
@@ -166,3 +167,13 @@ def queues_of(data: bytes) -> tuple[int, dict[int, Queue]]:
         if queue.deaths and queue.places is not None:
             queue.dead_bytes = sum(queue.places.bytes_of(entry, 1) for entry in queue.deaths)
     return begin, queues
+
+
+def newest_in(disk: Disk, folder: str) -> tuple[int, dict[int, Queue]] | None:
+    """The newest that is whole, without changing anything: None if there is none. For a thread; raises OSError."""
+    for name in sorted((name for name in disk.list(folder) if name.endswith(SUFFIX)), reverse=True):
+        try:
+            return queues_of(disk.read_file(f"{folder}/{name}") or b"")
+        except Damaged:
+            continue  # whoever leads says so
+    return None

@@ -53,8 +53,6 @@ class Upkeep:
         self.calendar = CalendarAlarm(world.clock, self._ring)  # delays and expiries of messages
         self.dispatcher = Dispatcher(world.clock, self._let_pass, self._arm)
         self.unreplicated: Unreplicated | None = None  # a broker alone shows what it has written
-        if shard_log.partition.replicated:
-            self.unreplicated = Unreplicated(shard_log.partition, self.dispatcher.wake)
         self.max_message_bytes = 1024 * 1024
         self.notes: Notes | None = None  # what was used since somebody looked; None: nobody looks
         self.deaths = DeathMeter()
@@ -90,6 +88,12 @@ class Upkeep:
         """A queue from a snapshot."""
         queue.settings = self._settings.setdefault(queue.settings, queue.settings)
         self.queues[queue.id] = queue
+
+    def hide_unreplicated(self) -> None:
+        """What is taken in from now on may not be on every replica that counts."""
+        partition = self.log.partition
+        if partition.replicated:
+            self.unreplicated = Unreplicated(partition, self.dispatcher.wake)
 
     def start(self) -> None:
         """Everything is replayed: time may go on."""

@@ -2,7 +2,7 @@
 
 The client proves to have the password without sending it, and the broker proves to have the verifier. For a user that
 does not exist the exchange goes on with a verifier that nobody has a password for, and fails at its end as with a wrong
-password.
+password. With Kafka's extension `tokenauth=true` the name is the id of a delegation token, and the password its secret.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import base64
 from collections.abc import Callable
 from typing import Protocol
 
-from waystation.security.principals import Principal
+from msgspec.structs import replace
+
 from waystation.security.sasl.exchange import Challenge, Done, Failed, Outcome
 from waystation.wire import scram
 from waystation.wire.scram import ScramKeys, ScramMalformed
@@ -22,10 +23,12 @@ OVER = "the exchange is over"
 
 
 class ScramDirectory(Protocol):
-    def scram_keys(self, name: str, mechanism: str) -> ScramKeys:
-        """Those of a decoy if there is no such user, or it has none of this mechanism."""
+    def scram_keys(self, name: str, mechanism: str, *, token: bool) -> ScramKeys:
+        """Those of a decoy if there is no such user, or it has none of this mechanism. `token`: the name is the id of a
+        delegation token."""
 
-    def principal(self, name: str) -> Principal | None: ...
+    def proved(self, name: str, *, token: bool) -> Done | None:
+        """Who has proved to have what belongs to this name; None: it is not there any more."""
 
 
 class ScramExchange:
@@ -39,6 +42,7 @@ class ScramExchange:
         self._nonce = base64.b64encode(token(NONCE_BYTES))
         self._next: Callable[[bytes], Outcome] | None = self._first
         self._name = ""
+        self._token = False
         self._header = b""
         self._first_bare = self._server_first = b""
         self._keys: ScramKeys | None = None
@@ -58,7 +62,7 @@ class ScramExchange:
         acting, comma, bare = rest.partition(b",")
         if flag not in (b"n", b"y") or not comma:
             raise ScramMalformed("the first message does not begin with n,, (channel binding is not offered)")
-        found = scram.attributes(bare)
+        found, extensions = scram.attributes_and_extensions(bare)
         if [key for key, _ in found[:2]] != ["n", "r"]:
             raise ScramMalformed("the first message does not have a name and a nonce")
         self._name = scram.name_from_wire(found[0][1])
@@ -70,7 +74,8 @@ class ScramExchange:
         self._header = data[: len(data) - len(bare)]
         self._first_bare = bare
         self._nonce = nonce + self._nonce
-        self._keys = keys = self._directory.scram_keys(self._name, self.mechanism)
+        self._token = extensions.get("tokenauth", b"").lower() == b"true"
+        self._keys = keys = self._directory.scram_keys(self._name, self.mechanism, token=self._token)
         salt = base64.b64encode(keys.salt)
         self._server_first = b"r=%b,s=%b,i=%d" % (self._nonce, salt, keys.iterations)
         self._next = self._final
@@ -88,8 +93,9 @@ class ScramExchange:
             return Failed("the header or the nonce is not that of this exchange", self._name)
         said = b",".join((self._first_bare, self._server_first, without_proof))
         right = scram.is_proof(self._keys, scram.from_base64(proof), said)
-        principal = self._directory.principal(self._name)
-        if not right or principal is None:
-            return Failed("wrong password, or no such user", self._name)
+        done = self._directory.proved(self._name, token=self._token)
+        if not right or done is None:
+            what = "no such delegation token, or it has expired" if self._token else "wrong password, or no such user"
+            return Failed(what, self._name)
         signature = scram.mac(self.mechanism, self._keys.server_key, said)
-        return Done(principal, b"v=" + base64.b64encode(signature))
+        return replace(done, data=b"v=" + base64.b64encode(signature))

@@ -1,7 +1,7 @@
 """What stands for the log of a partition that other brokers have, and this one has not: a null object.
 
 It has no records, and no files: nobody has to ask whether there is a log. Whoever wants to write or read is told to ask
-another broker. Only `topics.py` makes one.
+another broker. Only `topics/topics.py` makes one.
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ class Partition:
 
 
 class Receipt(NamedTuple):
-    """Where a change was written: it is durable when the partition is durable up to there (`topics/durability.py`)."""
+    """Where a change was written: it is durable when the partition is durable up to there (`durability.py`)."""
 
     partition: Partition
     offset: int

@@ -38,10 +38,12 @@ class ReplicatedPartition(Partition):
         "_high_watermark",
         "_led_from",
         "_progress",
+        "_syncing",
         "leader",
         "on_append",
         "on_durable",
         "on_promise",
+        "taken_back",
     )
 
     replicated = True
@@ -56,9 +58,12 @@ class ReplicatedPartition(Partition):
         high_watermark: int = 0,
     ) -> None:
         self._progress: asyncio.Future[None] | None = None
+        self._syncing: asyncio.Handle | None = None
         self._epoch = -1  # none yet: no node was told to lead
         self._led_from = 0
         self.leader = NOBODY
+        self.taken_back = 0
+        """How often something that had been committed was not there any more: who has applied it begins again."""
         self.on_promise: Callable[[], None] | None = None
         """While it leads: raises NotEnoughReplicas where too few replicas in sync keep up."""
         self.on_append: Callable[[], None] | None = None
@@ -77,6 +82,7 @@ class ReplicatedPartition(Partition):
         """Another log takes the place of the one there was: a replica comes here, or moves away."""
         self._bind(log)
         self._high_watermark = log.start_offset
+        self.taken_back += 1
         self._fail_waiting()
 
     @property
@@ -158,10 +164,13 @@ class ReplicatedPartition(Partition):
     def begin_again(self, offset: int) -> None:
         """The leader's log begins here, behind all that this one had; it was emptied."""
         self._high_watermark = offset
+        self.taken_back += 1
 
     def truncated(self) -> None:
         """The log has lost its end. What was acknowledged is in it, unless an unclean election took that away."""
-        self._high_watermark = min(self._high_watermark, self._log.end_offset)
+        if self._log.end_offset < self._high_watermark:
+            self._high_watermark = self._log.end_offset
+            self.taken_back += 1
 
     @property
     def truncation_interrupted(self) -> bool:
@@ -225,6 +234,15 @@ class ReplicatedPartition(Partition):
     def _appended(self) -> None:
         if self.on_append is not None:
             self.on_append()
+        if self._syncing is None and self.leads:
+            self._syncing = asyncio.get_running_loop().call_soon(self._sync)
+
+    def _sync(self) -> None:
+        """Whoever appended may wait for nothing, as with `acks=1`, but readers wait: what is not on this broker's disk
+        is not below the high watermark."""
+        self._syncing = None
+        if self.leads and self._log.durable_offset < self._log.end_offset and self._log.failure is None:
+            self._commit.join(self._log)
 
     def _synced(self) -> None:
         if self.on_durable is not None:

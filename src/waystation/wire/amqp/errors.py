@@ -14,6 +14,7 @@ from waystation.errors import (
     Invalid,
     NotAllowed,
     NotFound,
+    QuotaExceeded,
     StorageFailed,
     TooLarge,
     Unavailable,
@@ -95,5 +96,6 @@ _CODES: dict[type[WaystationError], int] = {
     Conflict: PRECONDITION_FAILED,
     Invalid: PRECONDITION_FAILED,
     StorageFailed: INTERNAL_ERROR,
+    QuotaExceeded: RESOURCE_ERROR,
     Unavailable: INTERNAL_ERROR,
 }

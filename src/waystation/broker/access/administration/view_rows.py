@@ -21,10 +21,12 @@ from waystation.admin.views import (
     view_dead_letters,
     view_delayed,
     view_groups,
+    view_keys,
     view_namespaces,
     view_overview,
     view_pipelines,
     view_queues,
+    view_quotas,
     view_routing,
     view_settings,
     view_topic_settings,
@@ -129,6 +131,8 @@ class Row(msgspec.Struct, Generic[Q], frozen=True):
     """Of an action on the cluster: the field of the query that says what it is about, for the audit log."""
     details: Callable[[Q], str] | None = None
     """More for the audit log."""
+    mutates: Callable[[ManagedBroker, Q], int] | None = None
+    """Of an action: how many partitions it would create, which a quota may limit."""
 
     def about(self, query: Q) -> str:
         return str(getattr(query, self.named)) if self.named else self.asks.name_in(query)
@@ -233,6 +237,9 @@ VIEWS: dict[str, AnyRow] = {
         view_queues.QueueView,
         Asks("describe", "queue", "queue"),
     ),
+    "quotas": Row(
+        view_quotas.QuotasQuery, view_quotas.quotas_page, view_quotas.QuotaList, Asks("describe-configs", "cluster")
+    ),
     "exchanges": Row(
         view_routing.ExchangesQuery,
         view_routing.exchanges_page,
@@ -286,6 +293,7 @@ VIEWS: dict[str, AnyRow] = {
         view_settings.SettingsOut,
         Asks("describe-configs", "topic", "topic"),
     ),
+    "keys": Row(view_keys.KeysQuery, view_keys.keys_page, view_keys.KeyList),
     "users": Row(view_users.UsersQuery, view_users.users_page, view_users.UserList),
 }
 
@@ -296,6 +304,10 @@ ACTIONS: dict[str, AnyRow] = {
     "remove-acls": Row(
         view_acls.ChangeAcls, view_acls.remove_acls, view_acls.AclsChanged, OPERATE, details=view_acls.described
     ),
+    "add-key": Row(
+        view_keys.AddKey, view_keys.add_key, view_keys.KeyAdded, OPERATE, named="user", details=view_keys.described
+    ),
+    "remove-key": Row(view_keys.KeyQuery, view_keys.remove_key, None, OPERATE, details=view_keys.beginning),
     "add-user": Row(view_users.AddUser, view_users.add_user, view_users.UserAdded, OPERATE, named="user"),
     "remove-user": Row(view_users.UserQuery, view_users.remove_user, view_users.UserRemoved, OPERATE, named="user"),
     "set-password": Row(view_users.SetPassword, view_users.set_password, None, OPERATE, named="user"),
@@ -305,6 +317,7 @@ ACTIONS: dict[str, AnyRow] = {
         view_topics.TopicOut,
         Asks("alter-configs", "topic", "topic"),
         also=lambda query: () if query.partitions is None else (("alter", "topic", query.topic),),
+        mutates=view_topics.partitions_to_add,
     ),
     "cancel-delayed": Row(
         CancelDelayed,
@@ -362,6 +375,20 @@ ACTIONS: dict[str, AnyRow] = {
         view_namespaces.delete_policy,
         None,
         Asks("alter", "namespace", "namespace"),
+    ),
+    "set-quotas": Row(
+        view_quotas.SetQuotas,
+        view_quotas.set_quotas,
+        view_quotas.QuotaOut,
+        Asks("alter-configs", "cluster"),
+        details=view_quotas.described,
+    ),
+    "remove-quotas": Row(
+        view_quotas.RemoveQuotas,
+        view_quotas.remove_quotas,
+        view_quotas.QuotasRemoved,
+        Asks("alter-configs", "cluster"),
+        details=view_quotas.described,
     ),
     "start-pipeline": Row(
         view_pipelines.PipelineQuery,

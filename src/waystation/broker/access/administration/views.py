@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from waystation.admin.views.view_overview import Overview
     from waystation.admin.views.view_settings import Given
     from waystation.broker.access.administration.view_rows import Listed
+    from waystation.broker.broker import Broker
     from waystation.health.health import Health
     from waystation.health.sampling import Point
+    from waystation.security.principals import Principal
 
 Query = msgspec.Struct | Mapping[str, Any]
 """As the row's struct, or as what it is read from."""
@@ -34,7 +36,12 @@ Query = msgspec.Struct | Mapping[str, Any]
 class ViewAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ()
+    __slots__ = ("_mutate",)
+
+    def __init__(self, broker: Broker, principal: Principal, mutate: Callable[[int], None] | None = None) -> None:
+        """`mutate`: as that of `TopicAccess`."""
+        super().__init__(broker, principal)
+        self._mutate = mutate
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -56,6 +63,8 @@ class ViewAccess(Family):
             self._ask(row.asks.operation, row.asks.resource, name)
         for more in row.also(asked):
             self._ask(*more)
+        if row.mutates is not None and self._mutate is not None:
+            self._mutate(row.mutates(self._broker, asked))
         answer = row.answer(self._broker, asked)
         if kind == "action":
             # The audit log has what was done by its action's name: the query may have a password in it.

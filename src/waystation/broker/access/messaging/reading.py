@@ -6,7 +6,7 @@ traced by the protocol that shows it. On the loop's thread only; what may take l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from waystation.admin.views import overview
@@ -39,11 +39,15 @@ class TopicSlice(NamedTuple):
 class ReadingAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ("_meter",)
+    __slots__ = ("_count", "_meter")
 
-    def __init__(self, broker: Broker, principal: Principal, meter: ProtocolMeter) -> None:
+    def __init__(
+        self, broker: Broker, principal: Principal, meter: ProtocolMeter, count: Callable[[int, int], None]
+    ) -> None:
+        """`count`: is told how many records, of how many bytes, somebody gets."""
         super().__init__(broker, principal)
         self._meter = meter
+        self._count = count
 
     # -- which there are ----------------------------------------------------------------------------------------------
 
@@ -128,8 +132,7 @@ class ReadingAccess(Family):
         for (partition, offset), answer in zip(places, answers, strict=True):
             if answer.batches:
                 count = answer.next_offset - offset  # as offsets say it, as for a Kafka fetch
-                self._meter.delivered += count
-                self._meter.delivered_bytes += len(answer.batches)
+                self._count(count, len(answer.batches))
                 partition.topic.delivered += count
                 self._trace(answer, offset)
         return answers

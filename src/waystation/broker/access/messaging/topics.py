@@ -16,14 +16,25 @@ from waystation.errors import UnknownTopic
 from waystation.topics.topics import check_name
 
 if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.security.principals import Principal
     from waystation.topics.partitions.partition import Partition
     from waystation.topics.topics import Topic
+
+
+def _unlimited(_: int) -> None:
+    """No quota."""
 
 
 class TopicAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ()
+    __slots__ = ("_mutate",)
+
+    def __init__(self, broker: Broker, principal: Principal, mutate: Callable[[int], None] = _unlimited) -> None:
+        """`mutate`: is told how many partitions are about to be created, and raises if that were too fast."""
+        super().__init__(broker, principal)
+        self._mutate = mutate
 
     # -- finding ----------------------------------------------------------------------------------------------------
 
@@ -50,6 +61,7 @@ class TopicAccess(Family):
         if name in self._broker.topics or not self._broker.settings.flag("auto.create.topics.enable"):
             return self.describe(name)
         self.ask_create(name)
+        self._mutate(self._broker.settings.integer("num.partitions"))
         return await self._changing("create", "topic", name, self._broker.messages.ensure(name))
 
     def partition_to_read(self, topic: str | UUID, index: int) -> Partition:
@@ -101,6 +113,8 @@ class TopicAccess(Family):
     async def add_partitions(self, name: str, total: int, assignment: Assignment | None = None) -> Topic:
         """Grows the topic to `total` partitions. `assignment`: of the new ones to nodes."""
         self._ask("alter", "topic", name)
+        there = self._broker.topics.find(name)
+        self._mutate(max(0, total - (0 if there is None else len(there.partitions))))
         work = self._broker.topics.add_partitions(name, total, assignment)
         return await self._changing("alter", "topic", name, work, f"{total} partitions")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from waystation.protocols.http.desk import Desk
 
 TAG = "dashboard"
-FOLDER = Path(__file__).parent / "dashboard"
+FOLDER = Path(__file__).parent.parent / "dashboard"
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

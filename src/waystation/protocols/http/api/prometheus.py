@@ -122,6 +122,7 @@ _BY_DOOR: tuple[tuple[str, str, Callable[[ProtocolMeter], int]], ...] = (
         "Messages that consumers released (requeued) without settling them.",
         lambda door: door.released,
     ),
+    ("throttled", "Times that a client was made to wait for a quota.", lambda door: door.throttled),
 )
 
 

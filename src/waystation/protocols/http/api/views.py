@@ -1,8 +1,8 @@
 """The API of what the broker shows of itself and what can be done to it: one row for each view and each action.
 
-A row names what `broker/access/view_rows.py` has: query, answer and permission are there. What the path names of the
-query comes from the path; the rest is the struct that the query's extends, read from the query string, or from the body
-of a POST, a PUT or a PATCH. There is nothing to do here but to hand it on.
+A row names what `broker/access/administration/view_rows.py` has: query, answer and permission are there. What the path
+names of the query comes from the path; the rest is the struct that the query's extends, read from the query string, or
+from the body of a POST, a PUT or a PATCH. There is nothing to do here but to hand it on.
 """
 
 from __future__ import annotations
@@ -300,11 +300,25 @@ ROUTES: tuple[AnyRoute, ...] = (
     ),
     _act("PUT", "/v1/users/{user}/password", "set-password", "Change a user's password", tag="users"),
     _act("DELETE", "/v1/users/{user}", "remove-user", "Remove a user; its connections are closed", tag="users"),
+    _view("/v1/keys", "keys", "List API keys, without their secrets", tag="keys"),
+    _act(
+        "POST",
+        "/v1/keys",
+        "add-key",
+        "Add an API key of a user",
+        tag="keys",
+        description="The answer has the key (`secret`); it is not shown again.",
+    ),
+    _act("DELETE", "/v1/keys/{key}", "remove-key", "Revoke an API key; connections that use it are closed", tag="keys"),
     _view("/v1/audit", "audit", "Show the newest entries of the audit log", tag="audit"),
     # -- rules --------------------------------------------------------------------------------------------------------
     _view("/v1/acls", "acls", "List the rules: who may do what to what", tag="acls"),
     _act("POST", "/v1/acls", "add-acls", "Add rules; those that are there already stay", tag="acls"),
     _act("POST", "/v1/acls/remove", "remove-acls", "Remove rules: those with exactly these fields", tag="acls"),
+    # -- quotas -------------------------------------------------------------------------------------------------------
+    _view("/v1/quotas", "quotas", "List client quotas: how fast users, clients and namespaces may be", tag="quotas"),
+    _act("PUT", "/v1/quotas", "set-quotas", "Set quotas of an entity; others that it has stay", tag="quotas"),
+    _act("POST", "/v1/quotas/remove", "remove-quotas", "Remove quotas of an entity", tag="quotas"),
     # -- connections, pipelines, settings, the broker -----------------------------------------------------------------
     _view("/v1/connections", "connections", "List who is connected, and what they do", tag="connections"),
     _view("/v1/connections/{connection}", "connection", "Describe a connection", tag="connections"),

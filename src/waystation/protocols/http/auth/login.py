@@ -1,4 +1,5 @@
-"""Who sends a request: by password (Basic), by token (Bearer), by a session's cookie, or by a client certificate.
+"""Who sends a request: by password (Basic), by token or API key (Bearer), by a session's cookie, or by a client
+certificate.
 
 While a broker has no users, nobody is asked but for the token of `waystation.http.token` (`token.py`). That token
 works beside users, too: those who have it may do everything. A cookie is sent by browsers of their own accord, so what
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.broker.access.types import ANONYMOUS, HTTP_TOKEN, Done, LoginPeer, Principal
+from waystation.broker.access.types import ANONYMOUS, HTTP_TOKEN, Done, LoginPeer, Outcome, Principal
 from waystation.protocols.http.auth.guard import Guard
 from waystation.protocols.http.auth.token import check_token, has_password, is_free
 from waystation.protocols.http.transport.problems import Unauthorized
@@ -33,6 +34,17 @@ SESSION_S = 12 * 3600.0
 MOST_SESSIONS = 10_000
 LOG_IN = "log in: send `Authorization: Basic` with a name and a password, or `Authorization: Bearer TOKEN`"
 REFUSED = "the login was refused; the broker's log says why"
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """Who sends a request."""
+
+    principal: Principal
+    expires_ms: int | None = None
+    """When what it has shown is no longer valid: a stream ends then."""
+
+
+NOBODY = Shown(ANONYMOUS)
 
 
 class Session(msgspec.Struct):
@@ -50,9 +62,7 @@ class HttpLogin:
         self._broker = broker
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
 
-    async def principal(
-        self, headers: dict[str, str], parts: Sequence[str], peer: LoginPeer, *, own: bool
-    ) -> Principal:
+    async def principal(self, headers: dict[str, str], parts: Sequence[str], peer: LoginPeer, *, own: bool) -> Shown:
         """Who sends this; Unauthorized if it has to be somebody. `own`: it is for our own API, which asks for the token
         itself where there are no users."""
         authenticator = self._broker.authenticator
@@ -61,21 +71,21 @@ class HttpLogin:
         if not authenticator.offered:
             if own:
                 check_token(token, headers, parts)
-            return ANONYMOUS
+            return NOBODY
         if token and has_password(token, headers):
-            return HTTP_TOKEN.at(peer.host, peer.protocol)
+            return Shown(HTTP_TOKEN.at(peer.host, peer.protocol))
         found = await self._shown(headers, peer, free=free)
         if found is not None:
             return found
         if free:
-            return ANONYMOUS
+            return NOBODY
         if authenticator.required:
             raise Unauthorized(LOG_IN)
         if token:
             check_token(token, {}, parts)
-        return ANONYMOUS
+        return NOBODY
 
-    async def _shown(self, headers: dict[str, str], peer: LoginPeer, *, free: bool) -> Principal | None:
+    async def _shown(self, headers: dict[str, str], peer: LoginPeer, *, free: bool) -> Shown | None:
         """By what the request carries; None: it carries nothing that would do."""
         if headers.get("authorization"):
             found = await self._authorized(headers["authorization"], peer)
@@ -83,14 +93,14 @@ class HttpLogin:
                 raise Unauthorized(REFUSED)
             return found
         known = self._session(headers) or peer.certificate
-        return None if known is None else known.at(peer.host, peer.protocol)
+        return None if known is None else Shown(known.at(peer.host, peer.protocol))
 
-    async def _authorized(self, said: str, peer: LoginPeer) -> Principal | None:
+    async def _authorized(self, said: str, peer: LoginPeer) -> Shown | None:
         authenticator = self._broker.authenticator
         kind, _, value = said.partition(" ")
         if kind.lower() == "bearer":
             outcome = await authenticator.bearer(value.strip(), peer)
-            return outcome.principal if isinstance(outcome, Done) else None
+            return _shown(outcome)
         if kind.lower() != "basic":
             return None
         try:
@@ -98,7 +108,7 @@ class HttpLogin:
             outcome = await authenticator.password(name.decode(), password, peer)
         except (binascii.Error, UnicodeDecodeError, ValueError):
             return None
-        return outcome.principal if isinstance(outcome, Done) else None
+        return _shown(outcome)
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -147,6 +157,10 @@ class HttpLogin:
 
     def _now_s(self) -> float:
         return self._broker.world.clock.monotonic()
+
+
+def _shown(outcome: Outcome) -> Shown | None:
+    return Shown(outcome.principal, outcome.expires_ms) if isinstance(outcome, Done) else None
 
 
 def _cookie(headers: dict[str, str]) -> str:

@@ -27,6 +27,7 @@ const PAGES = [
   ["pipelines", "Pipelines", "pipelines"],
   ["connections", "Connections", "connections"],
   ["cluster", "Cluster", "cluster"],
+  ["keys", "API keys", "keys"],
   ["audit", "Audit", "audit"],
   ["settings", "Settings", "settings"],
   ["messages", "", "message"],

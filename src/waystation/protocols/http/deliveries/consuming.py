@@ -38,6 +38,10 @@ WINDOW = 64
 WINDOW_BYTES = 1024 * 1024
 """Of a queue's messages so much is opened for a client at once, or one message that is larger."""
 MAX_CREDIT = 2**31 - 1
+LONGEST_WAIT_S = 60.0
+"""Between two looks at whether it still has to wait for a quota: one that was removed is noticed by then."""
+FEW_S = 0.001
+"""Less is not worth waiting for."""
 
 
 class Credit(msgspec.Struct, omit_defaults=True):
@@ -227,6 +231,12 @@ class HttpConsumer:
     def _grant(self) -> None:
         self._due = False
         if self._feed is None or self._outlet is None or self._left or not self._outlet.writable:
+            return
+        wait_s = self._desk.access.consume_wait_s()
+        if wait_s > FEW_S:
+            self._desk.meter.throttled += 1
+            self._due = True
+            asyncio.get_running_loop().call_later(min(wait_s, LONGEST_WAIT_S), self._grant)
             return
         count = min(WINDOW - self._granted, self._allowed)
         if count > 0:

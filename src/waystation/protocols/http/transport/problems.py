@@ -27,6 +27,7 @@ STATUS: dict[type[WaystationError], int] = {
     errors.Conflict: 409,
     errors.Expired: 410,
     errors.Unavailable: 503,
+    errors.QuotaExceeded: 429,
     errors.Corrupt: 500,
     errors.StorageFailed: 507,
 }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
+from math import ceil
 
 import msgspec
 
-from waystation.errors import Full, Unavailable, WaystationError
+from waystation.errors import Full, QuotaExceeded, Unavailable, WaystationError
 from waystation.protocols.http.transport.problems import (
     PROBLEM_TYPE,
     MethodNotAllowed,
@@ -55,6 +56,8 @@ def error_reply(error: WaystationError) -> Reply:
         headers["allow"] = ", ".join(error.allowed)
     elif isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"
+    elif isinstance(error, QuotaExceeded):
+        headers["retry-after"] = str(max(1, ceil(error.retry_after_s)))
     elif isinstance(error, Full | Unavailable):
         headers["retry-after"] = RETRY_AFTER_S
     return problem_reply(problem_of(error), headers)

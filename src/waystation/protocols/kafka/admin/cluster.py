@@ -256,14 +256,3 @@ def _refusal(update: Any) -> tuple[ErrorCode, str] | None:
         ErrorCode.invalid_update_version,
         f"feature {update.feature!r} has level {level} in this release, and no other",
     )
-
-
-# -- access rules, quotas, credentials -------------------------------------------------------------------------------
-
-
-def describe_client_quotas(call: Call) -> object:
-    code, message = _refused(call, call.access.cluster.settings) or (ErrorCode.none, None)
-    entries = () if message is None else None
-    return call.make(
-        "DescribeClientQuotasResponse", throttle_time=0, error_code=code, error_message=message, entries=entries
-    )

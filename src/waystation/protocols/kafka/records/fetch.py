@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.broker.access.types import Partition, traced_from
+from waystation.broker.access.types import Names, Partition, traced_from
 from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, FREE_BYTES
@@ -23,6 +23,7 @@ from waystation.protocols.kafka.records import fetch_codec
 from waystation.protocols.kafka.records.fetch_codec import FetchRequest, PartitionAnswer
 from waystation.protocols.kafka.records.fetch_reading import STEP_BYTES, Reading
 from waystation.protocols.kafka.records.fetch_sessions import FetchSession, SessionError, Sessions
+from waystation.protocols.kafka.requests.throttling import told_ms
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
@@ -52,6 +53,8 @@ def handle(
     """Calls `answer` now or later; returns how to give the fetch up, if it is waiting. `listener`: what the client has
     reached."""
     request = fetch_codec.decode(data, version)
+    if access.names.topic_prefix:
+        _within(request, access.names)
     try:
         session = sessions.enter(request)
     except SessionError as error:
@@ -60,6 +63,16 @@ def handle(
     fetch = _Fetch(broker, access, request, session, answer, unsent, long_work, listener)
     fetch.begin()
     return fetch.cancel
+
+
+def _within(request: FetchRequest, names: Names) -> None:
+    """The names in a request of a client in a namespace, as the broker knows them."""
+    for part in request.partitions:
+        if isinstance(part.topic, str):
+            part.topic = names.topic(part.topic)
+    request.forgotten = [
+        (names.topic(topic) if isinstance(topic, str) else topic, index) for topic, index in request.forgotten
+    ]
 
 
 class _Fetch:
@@ -250,7 +263,15 @@ class _Fetch:
             news = session.news(answers)
             if self._request.session_epoch != 0:
                 answers = news
-        self._answer(fetch_codec.encode(self._request.version, answers, session_id=session_id))
+        throttle_ms = told_ms(self._access.consume_wait_s()) if self._access.quotas.on else 0
+        encoded = fetch_codec.encode(
+            self._request.version,
+            answers,
+            session_id=session_id,
+            throttle_ms=throttle_ms,
+            prefix=self._access.names.topic_prefix,
+        )
+        self._answer(encoded)
 
     def _trace(self, tracing: Tracing, answers: list[PartitionAnswer]) -> None:
         for wanted, answer, partition in zip(self._wanted, answers, self._reading.partitions, strict=True):
@@ -260,9 +281,10 @@ class _Fetch:
 
     def _count(self, answers: list[PartitionAnswer]) -> None:
         """Notes what is delivered, as offsets say it: what compaction took away and markers of transactions count."""
-        meter = self._access.meter
+        delivered, size = 0, 0
         for answer, partition in zip(answers, self._reading.partitions, strict=True):
             if answer.records and partition is not None:
-                meter.delivered += answer.delivered
-                meter.delivered_bytes += answer.size
+                delivered += answer.delivered
+                size += answer.size
                 partition.topic.delivered += answer.delivered
+        self._access.count_delivered(delivered, size)

@@ -106,15 +106,22 @@ def _read_topic(reader: Reader, version: int) -> list[FetchPartition]:
 
 
 def encode(
-    version: int, answers: list[PartitionAnswer], *, error: int = 0, session_id: int = 0
+    version: int,
+    answers: list[PartitionAnswer],
+    *,
+    error: int = 0,
+    session_id: int = 0,
+    throttle_ms: int = 0,
+    prefix: str = "",
 ) -> list[bytes | bytearray | memoryview]:
-    """The response in parts, so that the records are never copied together."""
+    """The response in parts, so that the records are never copied together. `prefix`: of names, which the client does
+    not know."""
     compact = version >= FIRST_FLEXIBLE
     topics: dict[str | UUID, list[PartitionAnswer]] = {}
     for answer in answers:
         topics.setdefault(answer.topic, []).append(answer)
     parts: list[bytes | bytearray | memoryview] = []
-    out = bytearray(_I32.pack(0))  # throttle time
+    out = bytearray(_I32.pack(throttle_ms))
     if version >= 7:
         out += _I16.pack(error)
         out += _I32.pack(session_id)
@@ -123,7 +130,7 @@ def encode(
         if isinstance(topic, UUID):
             out += topic.bytes
         else:
-            write_string(out, topic, compact)
+            write_string(out, topic.removeprefix(prefix), compact)
         write_array(out, len(partitions), compact)
         for answer in partitions:
             _write_head(out, answer, version, compact)

@@ -20,6 +20,7 @@ from waystation.broker.access.types import (
     Failures,
     Header,
     InvalidTransactionState,
+    Names,
     NotCoordinator,
     Producer,
     Receipt,
@@ -31,6 +32,7 @@ from waystation.protocols.kafka.records import produce_codec
 from waystation.protocols.kafka.records.produce_codec import PartitionData, PartitionResult, ProduceRequest
 from waystation.protocols.kafka.requests.errors_map import refused
 from waystation.protocols.kafka.requests.nodes import Leader, leader_of
+from waystation.protocols.kafka.requests.throttling import told_ms
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
@@ -55,15 +57,32 @@ def handle(
     reached."""
     request = produce_codec.decode(data, version, place)
     request.listener = listener
+    if access.names.topic_prefix:
+        _within(request, access.names)
     if broker.tracing is not None:
         broker.tracing.arrived("kafka", waits=request.acks == ALL)
     if request.acks not in (0, 1, ALL):
         results = [_refused(part, ErrorCode.invalid_required_acks, None) for part in request.partitions]
-        answer([produce_codec.encode(version, results)])
+        answer([_encoded(access, request, results)])
         return None
     if not _checked_here(access, request):
         return _check_away(access, _copy(request, data), answer)
     return _proceed(access, request, data, answer)
+
+
+def _within(request: ProduceRequest, names: Names) -> None:
+    """The names in a request of a client in a namespace, as the broker knows them."""
+    if request.transactional_id:
+        request.transactional_id = names.full(request.transactional_id)
+    for part in request.partitions:
+        if isinstance(part.topic, str):
+            part.topic = names.topic(part.topic)
+
+
+def _encoded(access: Access, request: ProduceRequest, results: list[PartitionResult]) -> bytearray:
+    """The answer, in the words of the client's namespace, and for how long it is to wait."""
+    throttle_ms = told_ms(access.publish_wait_s()) if access.quotas.on else 0
+    return produce_codec.encode(request.version, results, throttle_ms, access.names.topic_prefix)
 
 
 def _proceed(
@@ -94,8 +113,9 @@ def _copy(request: ProduceRequest, data: memoryview) -> ProduceRequest:
     """The request in memory of its own, with what is known of it."""
     copied = produce_codec.decode(memoryview(bytearray(data)), request.version)
     copied.listener = request.listener
+    copied.transactional_id = request.transactional_id
     for part, known in zip(copied.partitions, request.partitions, strict=True):
-        part.header, part.refusal = known.header, known.refusal
+        part.topic, part.header, part.refusal = known.topic, known.header, known.refusal
     return copied
 
 
@@ -179,7 +199,7 @@ async def _join_and_append(
         except WaystationError as error:
             code = _code(access, error)
             results = [_refused(part, code, str(error)) for part in request.partitions]
-            answer(None if request.acks == 0 else [produce_codec.encode(request.version, results)])
+            answer(None if request.acks == 0 else [_encoded(access, request, results)])
             return
     _append_all(access, request, answer)
 
@@ -212,7 +232,7 @@ def _append_all(access: Access, request: ProduceRequest, answer: Answer) -> None
     if request.acks == 0:
         answer(None)
     elif request.acks == 1:
-        answer([produce_codec.encode(request.version, results)])
+        answer([_encoded(access, request, results)])
     else:
         access.when_each_durable(receipts, _Answering(access, request, results, appended, answer))
 
@@ -271,4 +291,4 @@ class _Answering:
             result.error, result.message, result.base_offset = code, str(failure), -1
             if isinstance(failure, NotLeader):
                 result.leader = _leader_of(self._access, self._request, result)
-        self._answer([produce_codec.encode(self._request.version, self._results)])
+        self._answer([_encoded(self._access, self._request, self._results)])

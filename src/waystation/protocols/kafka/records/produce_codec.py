@@ -90,8 +90,9 @@ def decode(data: memoryview, version: int, place: int = 0) -> ProduceRequest:
     return ProduceRequest(version, transactional_id, acks, timeout_ms, partitions)
 
 
-def encode(version: int, results: list[PartitionResult]) -> bytearray:
-    """The response body. Results of one topic stand together, as they came."""
+def encode(version: int, results: list[PartitionResult], throttle_ms: int = 0, prefix: str = "") -> bytearray:
+    """The response body. Results of one topic stand together, as they came. `prefix`: of names, which the client does
+    not know."""
     compact = version >= FIRST_FLEXIBLE
     topics: dict[str | UUID, list[PartitionResult]] = {}
     for result in results:
@@ -102,14 +103,14 @@ def encode(version: int, results: list[PartitionResult]) -> bytearray:
         if isinstance(topic, UUID):
             out += topic.bytes
         else:
-            write_string(out, topic, compact)
+            write_string(out, topic.removeprefix(prefix), compact)
         write_array(out, len(partitions), compact)
         for result in partitions:
             _write_result(out, result, version, compact)
         if compact:
             out.append(0)
     if version >= 1:
-        out += _I32.pack(0)  # throttle time
+        out += _I32.pack(throttle_ms)
     if compact:
         leaders = [result.leader for result in results if result.leader is not None]
         write_endpoints(out, leaders if version >= TELLS_LEADERS else ())

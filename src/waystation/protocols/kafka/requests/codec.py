@@ -2,7 +2,7 @@
 
 Schemas are loaded per API and version on first use: a dataclass costs a millisecond to define, and a broker that
 starts in a blink cannot pay for nine hundred of them. The hot APIs, Produce and Fetch, have hand-written codecs in
-`produce_codec.py` and `fetch_codec.py`.
+`records/produce_codec.py` and `records/fetch_codec.py`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from waystation.protocols.kafka.requests.registry import Call
 
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
+FRAMED = 1
+"""The version of SaslHandshake behind which messages of the mechanism are requests. Behind version 0, which clients
+from before Kafka 1.0 use, they are bare; it is refused. It is told as offered all the same: librdkafka up to 2.0 looks
+for it before it logs in, and then uses version 1."""
 BEFORE_LOGIN = frozenset((SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE))
 MAX_REQUEST_BYTES = 512 * 1024
 """Of a client that has not logged in: Kafka's default for `sasl.server.max.receive.size`."""
@@ -65,9 +69,12 @@ class KafkaLogin:
         """Whether nothing has to be asked any more before requests."""
         return self.principal is not None and self.expires_s is None
 
-    def handshake(self, mechanism: str) -> tuple[ErrorCode, tuple[str, ...]]:
+    def handshake(self, mechanism: str, version: int) -> tuple[ErrorCode, tuple[str, ...]]:
         """The answer to a client that names its mechanism: whether it is offered, and which are."""
         offered = self._authenticator.mechanisms("kafka") if self._authenticator.offered else ()
+        if version < FRAMED:
+            self.over = True
+            return ErrorCode.unsupported_version, offered
         self._exchange = self._authenticator.begin(mechanism, self.peer) if offered else None
         if self._exchange is None:
             self.over = True
@@ -92,7 +99,11 @@ class KafkaLogin:
     def _same(self, principal: Principal) -> bool:
         """Nobody becomes somebody else on the way; but what a certificate says gives way to the first login."""
         before = self.principal
-        return before is None or before is self.peer.certificate or before.name == principal.name
+        return (
+            before is None
+            or before is self.peer.certificate
+            or (before.name, before.namespace) == (principal.name, principal.namespace)
+        )
 
     def _enter(self, done: Done) -> int:
         session_ms = self._authenticator.session_ms(done)
@@ -103,7 +114,7 @@ class KafkaLogin:
 
 
 def sasl_handshake(call: Call) -> Any:
-    error, offered = _login(call).handshake(call.request.mechanism)
+    error, offered = _login(call).handshake(call.request.mechanism, call.version)
     return call.make("SaslHandshakeResponse", error_code=error, mechanisms=offered)
 
 

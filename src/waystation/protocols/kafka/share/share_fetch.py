@@ -322,9 +322,8 @@ def _most_bytes(call: Call) -> int:
 
 def _delivered(call: Call, partition: Partition, answer: Answer) -> None:
     """Counts, and traces where messages ask for it."""
-    delivered, meter = sum(grant.count for grant in answer.grants), call.access.meter
-    meter.delivered += delivered
-    meter.delivered_bytes += len(answer.records)
+    delivered = sum(grant.count for grant in answer.grants)
+    call.access.count_delivered(delivered, len(answer.records))
     partition.topic.delivered += delivered
     tracing = call.broker.tracing
     if tracing is None:

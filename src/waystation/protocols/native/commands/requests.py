@@ -94,7 +94,7 @@ MAX_TRANSACTIONAL_ID = 255
 def hello(session: NativeSession, command: Hello) -> HelloAnswer | Awaitable[HelloAnswer]:
     if not 1 <= command.version <= VERSION:
         raise Invalid(f"version: {command.version} is not spoken here; the newest is {VERSION}")
-    session.client = command.client[:255]
+    session.client = session.access.client_id = command.client[:255]
     if command.mechanism or command.user:
         return session.log_in(command)
     if session.guarded:

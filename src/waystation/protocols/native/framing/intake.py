@@ -96,16 +96,18 @@ class Intake:
         self._start += size
 
     def _make_room(self) -> None:
-        """Moves what is unread to the front, of a larger buffer if it fills most of this one, or this one is small."""
+        """Moves what is unread to the front, of a larger buffer if it fills most of this one, or this one is small.
+        What has begun to arrive and has room here stays: another buffer would be filled with zeros first."""
         unread = self._end - self._start
         size = len(self._buffer)
         if size < FREE_BYTES and self.expected <= LARGE_BYTES:
             size *= 2
-        elif unread > size // 2:
+        elif unread > size // 2 and not (self._start and unread < self.expected <= size):
             size += min(size, max(LARGEST_STEP, size // 2))
             if self.expected > LARGE_BYTES:
                 size = max(unread + LARGEST_STEP, self.expected)
-        larger = buffer_of(size)
-        larger[:unread] = memoryview(self._buffer)[self._start : self._end]
-        self._buffer = larger
+        target = self._buffer if size == len(self._buffer) else buffer_of(size)
+        # By views: what is not a view is copied on its way into a bytearray.
+        memoryview(target)[:unread] = memoryview(self._buffer)[self._start : self._end]
+        self._buffer = target
         self._start, self._end = 0, unread

@@ -1,0 +1,79 @@
+"""Deletions of topics in the cluster's store: remembered until every node has removed its files, and not forever.
+
+A node that was away when a topic was deleted removes its files when it is back, because the store says at a revision
+that the topic was deleted; never because it is not mentioned. So each deletion lists the nodes that have nothing left
+of the topic (`DeletedTopic.removed`), and is forgotten when that is every node of the cluster. A node that is away
+keeps deletions from being forgotten, up to `MOST`: beyond that the oldest are. Such a node finds files of topics that
+nobody knows, and sets them aside (`topics/folders.py`): nothing is lost by forgetting too early, but disk space.
+
+Each node looks now and then. Its own mark is put by a compared write; one node, that which clients take for the
+controller, forgets. On the loop.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from waystation.catalog import rows
+from waystation.catalog.catalog import Entry
+from waystation.catalog.follower import Follower
+from waystation.cluster.store import Store
+from waystation.cluster.store_view import StoreView
+from waystation.errors import RevisionConflict, StoreUnavailable
+from waystation.topics.topics import Topics
+from waystation.world import World
+
+LOOK_S = 30.0
+MOST = 10_000
+"""Deletions that wait for nodes that are away: a megabyte or two in the store."""
+AT_ONCE = 50
+"""Marks that are put in one look, and deletions that are forgotten in one write."""
+
+
+class Deletions:
+    """Of one node."""
+
+    def __init__(self, world: World, store: Store, view: StoreView, follower: Follower, topics: Topics) -> None:
+        self._world = world
+        self._store = store
+        self._view = view
+        self._follower = follower
+        self._topics = topics
+
+    async def look(self) -> None:
+        """Puts this node's marks, and forgets what all nodes have marked. What is refused is done the next time."""
+        try:
+            await self._mark(await self._read())
+            if self._view.controller() == self._view.node_id:
+                await self._forget(await self._read())
+        except (RevisionConflict, StoreUnavailable):
+            pass
+
+    async def _read(self) -> dict[str, Entry]:
+        return (await self._world.offload(self._store.read, rows.DELETED_TOPICS)).entries
+
+    async def _mark(self, found: dict[str, Entry]) -> None:
+        marked = 0
+        for key, entry in found.items():
+            deleted = rows.read_deleted_topic(entry.value)
+            if self._view.node_id in deleted.removed or marked >= AT_ONCE:
+                continue
+            # What the store says may be ahead of what this node was told: a topic that is deleted may yet be made here.
+            if entry.revision > self._follower.revision or not self._topics.is_gone(deleted.id):
+                continue
+            if await self._world.offload(self._topics.folders.clear, deleted):
+                removed = tuple(sorted({*deleted.removed, self._view.node_id}))
+                value = rows.encode(replace(deleted, removed=removed))
+                await self._world.offload(self._store.write, {key: value}, {key: entry.revision})
+                marked += 1
+
+    async def _forget(self, found: dict[str, Entry]) -> None:
+        nodes = set(self._view.known())
+        oldest = sorted(found, key=lambda key: found[key].revision)
+        over = set(oldest[: max(0, len(oldest) - MOST)])
+        gone = [key for key in oldest if key in over or nodes <= set(rows.read_deleted_topic(found[key].value).removed)]
+        for at in range(0, len(gone), AT_ONCE):
+            some = gone[at : at + AT_ONCE]
+            await self._world.offload(
+                self._store.write, dict.fromkeys(some), {key: found[key].revision for key in some}
+            )
