@@ -165,6 +165,14 @@ def test_tls_is_not_spoken_to_a_port_without_it(tmp_path: Path, guarded: Guarded
                 work()
 
 
+@pytest.mark.parametrize("error", [ssl.SSLEOFError(), ssl.SSLZeroReturnError(), ConnectionResetError()])
+def test_however_a_port_without_tls_hangs_up_it_is_told_apart(tmp_path: Path, guarded: Guarded, error: OSError) -> None:
+    with Server(tmp_path) as plain:
+        servers = guarded.servers(servers=plain.bootstrap)
+        told = servers.tls_failure(servers.addresses[0], error)
+        assert isinstance(told, NotAuthenticated) and "that port does not speak TLS" in str(told)
+
+
 def _certificate(folder: Path, name: str, authority: Path) -> Path:
     """One that was valid in January 2020, with its key in the same file."""
     issuer = x509.load_pem_x509_certificate((authority / "ca.crt").read_bytes())

@@ -156,7 +156,8 @@ class Servers:
         reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
         if "ALERT" in reason:
             return self._not_accepted(address, reason.lower().replace("_", " "))
-        hung_up = isinstance(error, ssl.SSLEOFError | ConnectionError)
+        # By chance one or the other: it depends on how much of the handshake was sent when the broker hung up.
+        hung_up = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionError)
         if reason == "WRONG_VERSION_NUMBER" or (hung_up and _speaks_plainly(address) and not _speaks_tls(address)):
             return NotAuthenticated(
                 f"{where}: that port does not speak TLS. Name the broker's TLS port, or leave out tls, ca and"
