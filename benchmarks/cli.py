@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -65,6 +66,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--large", type=int, help="how many ready, and parked, messages it takes (default 10,000,000)")
     parser.add_argument("--connections", type=int, help="how many idle ones the AMQP part opens (default 10,000)")
     parser.add_argument("--attacks", default="", help="only the attacks whose names contain this (default: all)")
+    parser.add_argument("--beside", type=Path, metavar="DIR", action="append", default=[], help="a checkout of another "
+                        "version of Waystation, a peer with the name of its folder; may be given again")  # fmt: skip
     parser.add_argument("--out", type=Path, help="write everything measured to this file, as JSON")
     parser.add_argument("--work", type=Path, help="where brokers keep their data (default: the cache folder)")
     parser.add_argument("--profile", choices=("cprofile", "perf"), nargs="?", const="cprofile",
@@ -147,12 +150,21 @@ def choose(names: Sequence[str], makers: Mapping[str, Callable[[], P]], report: 
 class Run:
     """One run: the chosen parts, with the chosen peers, into one report."""
 
-    def __init__(self, plan: Plan, work: Path, names: Sequence[str], report: figures.Report, attacks: str = "") -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        work: Path,
+        names: Sequence[str],
+        report: figures.Report,
+        attacks: str = "",
+        beside: Sequence[Path] = (),
+    ) -> None:
         self._plan, self._work, self._names, self._report = plan, work, names, report
         self._attacks = attacks
+        self._beside = beside
 
     def topics(self) -> None:
-        bench, peers = Topics(self._plan, self._work, self._report), choose(self._names, TOPIC_PEERS, self._report)
+        bench, peers = Topics(self._plan, self._work, self._report), self._choose(TOPIC_PEERS, Waystation)
         self._rounds("topics", peers, bench.round)
 
     def restart(self) -> None:
@@ -162,7 +174,7 @@ class Run:
                 self._attempt("restart", peer, bench.restart)
 
     def queues(self) -> None:
-        bench, peers = Queues(self._plan, self._work, self._report), choose(self._names, QUEUE_PEERS, self._report)
+        bench, peers = Queues(self._plan, self._work, self._report), self._choose(QUEUE_PEERS, Waystation)
         self._rounds("queues", peers, bench.round)
 
     def large(self) -> None:
@@ -175,7 +187,7 @@ class Run:
                 self._attempt("many parked messages", peer, bench.many_parked)
 
     def amqp(self) -> None:
-        bench, peers = Amqp(self._plan, self._work, self._report), choose(self._names, AMQP_PEERS, self._report)
+        bench, peers = Amqp(self._plan, self._work, self._report), self._choose(AMQP_PEERS, WaystationAmqp)
         self._rounds("AMQP", peers, bench.round)
         for peer in peers:
             self._attempt("idle connections", peer, bench.connections)
@@ -185,6 +197,11 @@ class Run:
         for peer in choose(self._names, OURS, self._report):
             if peer.name == "waystation":
                 self._attempt("attacks", peer, bench.run)
+
+    def _choose(self, makers: Mapping[str, Callable[[], P]], ours: Callable[..., P]) -> list[P]:
+        """The peers of the run, other versions of ours among them."""
+        others = {folder.name: partial(ours, folder.name, checkout=folder.resolve()) for folder in self._beside}
+        return choose((*self._names, *others), {**makers, **others}, self._report)
 
     def _rounds(self, part: str, peers: Sequence[P], step: Callable[[P], None]) -> None:
         for number in range(self._report.rounds):
@@ -221,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(profiling.profile(options.profile, plan, work, profiled_part(options.parts)))
             return 0
         report = figures.Report(machine(work), plan.rounds, full=is_full(plan))
-        run = Run(plan, work, options.only.split(","), report, options.attacks)
+        run = Run(plan, work, options.only.split(","), report, options.attacks, options.beside)
         parts = options.parts.split(",")
         for name, part in (
             ("topics", run.topics),

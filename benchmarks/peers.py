@@ -4,6 +4,7 @@ A peer is a recipe; a `Running` is a live broker on an empty loopback port with 
 started here are ever signalled, by their own pid. Called by the scenarios.
 """
 
+import os
 import shutil
 import socket
 import subprocess
@@ -124,6 +125,8 @@ class Waystation:
     flush: str = "commit"
     keeps: str = "fsynced (acks=all)"
     profile: Path | None = None
+    checkout: Path | None = None
+    """Another version's source tree, whose broker is run instead of ours, by the same interpreter and packages."""
     consumes: bool = field(default=True, init=False)
     durable: bool = field(default=True, init=False)
     wire: jobs.WireName = field(default="native", init=False)
@@ -139,11 +142,14 @@ class Waystation:
 
     def _waystation(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "waystation.cli.main", *arguments]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, env=self._environment())
         if answer.returncode != 0:
             last_line = (answer.stderr.strip() or "no message").splitlines()[-1]
             raise Unavailable(f"`waystation {' '.join(arguments)}` does not run: {last_line}")
         return answer.stdout.strip()
+
+    def _environment(self) -> dict[str, str] | None:
+        return None if self.checkout is None else {**os.environ, "PYTHONPATH": str(self.checkout / "src")}
 
     def doors(self, port: int) -> list[str]:
         return ["--kafka", f"127.0.0.1:{port}", "--amqp", "off", "--http", "off"]
@@ -152,7 +158,8 @@ class Waystation:
         profiler = ["-m", "cProfile", "-o", str(self.profile)] if self.profile else []
         serve = ["serve", "--data", str(folder / "data"), *self.doors(port)]
         flush = ["--set", f"waystation.flush={self.flush}"] if self.flush != "commit" else []
-        return spawn([sys.executable, *profiler, "-m", "waystation.cli.main", *serve, *flush], folder, port)
+        command = [sys.executable, *profiler, "-m", "waystation.cli.main", *serve, *flush]
+        return spawn(command, folder, port, self._environment())
 
 
 @dataclass

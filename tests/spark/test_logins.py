@@ -170,7 +170,8 @@ def test_however_a_port_without_tls_hangs_up_it_is_told_apart(tmp_path: Path, gu
     with Server(tmp_path) as plain:
         servers = guarded.servers(servers=plain.bootstrap)
         told = servers.tls_failure(servers.addresses[0], error)
-        assert isinstance(told, NotAuthenticated) and "that port does not speak TLS" in str(told)
+        assert isinstance(told, NotAuthenticated)
+        assert "that port does not speak TLS" in str(told)
 
 
 def _certificate(folder: Path, name: str, authority: Path) -> Path:
