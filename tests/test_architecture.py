@@ -279,7 +279,7 @@ sys.modules["hypothesis"] = None  # kio imports it where it finds it; users do n
 before = set(sys.modules)
 from waystation.cli.main import build_parser
 from waystation.cli.server.serve import make_plan
-from waystation.embedded import Station
+from waystation.station import Station
 words = ["serve", "--data", sys.argv[1], "--kafka", "127.0.0.1:0", "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0"]
 plan = make_plan(build_parser(words).parse_args(words))
 async def live():
@@ -316,7 +316,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], set[str
 
 NOT_AT_START = (
     # Of the standard library, and what each of them brings along.
-    *("bz2", "email", "http", "importlib.metadata", "lzma", "pathlib", "shutil", "urllib", "zipfile"),
+    *("bz2", "email", "http", "importlib.metadata", "ipaddress", "lzma", "pathlib", "shutil", "urllib", "zipfile"),
     # For clients of one kind, which load it when they come.
     *("cramjam", "httptools", "pamqp", "websockets", "prometheus_client"),
     *(
@@ -326,12 +326,14 @@ NOT_AT_START = (
     ),
     # For nodes of a cluster.
     *("waystation.broker.homes", "waystation.cluster.etcd", "waystation.cluster.leadership"),
-    *("waystation.cluster.member", "waystation.cluster.membership", "waystation.cluster.operations"),
+    *("waystation.cluster.decisions.starting", "waystation.cluster.member", "waystation.cluster.membership"),
+    "waystation.cluster.operations",
     *("waystation.cluster.links.peers", "waystation.cluster.replication", "waystation.cluster.store_view"),
     # For users, certificates and tokens.
     *("cryptography", "jwt", "waystation.security.node_links", "waystation.security.tls", "waystation.security.tokens"),
     # For programs beside the broker.
-    *("waystation.client.core", "waystation.demo", "waystation.spark", "waystation.observe.otel"),
+    *("waystation.client.core", "waystation.client.links.link", "waystation.demo", "waystation.embedded"),
+    *("waystation.spark", "waystation.observe.otel"),
 )
 """What a broker alone, which nobody has connected to, does without: each start would pay for it."""
 

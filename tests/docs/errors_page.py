@@ -35,7 +35,7 @@ MODULES = (
     "waystation.protocols.kafka.admin.topics",
     "waystation.protocols.kafka.admin.cluster",
     "waystation.protocols.http.transport.problems",
-    "waystation.embedded",
+    "waystation.station",
 )
 """Where the errors on the page are defined."""
 

@@ -28,7 +28,6 @@ from waystation.broker.broker import Broker
 from waystation.catalog import rows
 from waystation.client.links.address import Address
 from waystation.config import BrokerSettings
-from waystation.embedded import Station
 from waystation.message import Message
 from waystation.queues.settings import QueueSettings
 from waystation.routing.namespaces import Limits
@@ -40,6 +39,7 @@ from waystation.security.principals import Principal
 from waystation.security.rules import CLUSTER, Operation, Resource, Rule
 from waystation.security.topic_permissions import TopicPermission
 from waystation.security.users import User
+from waystation.station import Station
 from waystation.world.memory_disk import MEMORY
 
 SECRET, ABSENT = "secret-", "absent-"

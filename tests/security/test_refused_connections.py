@@ -25,11 +25,11 @@ from tests.support.waiting import DEADLINE_S, wait_for
 from waystation.client.links.address import Address
 from waystation.client.links.loops import loop_factory
 from waystation.config import BrokerSettings
-from waystation.embedded import Station
 from waystation.protocol import MAGIC, Hello
 from waystation.security.credentials import verifiers_of
 from waystation.security.tls import TlsFiles, load
 from waystation.security.users import User
+from waystation.station import Station
 from waystation.world.listener import Listener
 from waystation.world.memory_disk import MEMORY
 

@@ -6,11 +6,15 @@ without it has never been started in a cluster. Used by membership.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from waystation.cluster.decisions.starting import Folder
 from waystation.errors import Corrupt, NewerFormat, WrongCluster
 from waystation.world.disk import Disk
+
+if TYPE_CHECKING:
+    from waystation.cluster.decisions.starting import Folder
 
 FILE = "node.json"
 FORMAT = 1
@@ -52,6 +56,8 @@ def load(disk: Disk, root: str) -> NodeFile | None:
 
 def folder_of(found: NodeFile | None, root: str, cluster_id: str, node_id: int, new_id: str) -> Folder:
     """What the folder says of itself. WrongCluster: it belongs elsewhere, and is left untouched."""
+    from waystation.cluster.decisions.starting import Folder  # every broker looks for the file, few find one
+
     if found is None:
         return Folder(node_id, new_id)
     if found.cluster_id != cluster_id:

@@ -12,7 +12,7 @@ from waystation.protocols.http.transport import problems
 from waystation.protocols.http.transport.problems import problem_of, problem_of_status, status_of
 from waystation.spark.pipelines.file.problems import PipelineFailed
 
-OTHERS = ("tests.", "waystation.cli", "waystation.client", "waystation.embedded", "waystation.protocols.kafka")
+OTHERS = ("tests.", "waystation.cli", "waystation.client", "waystation.station", "waystation.protocols.kafka")
 """Whose own errors never reach this door."""
 
 

@@ -16,8 +16,8 @@ import msgspec
 from waystation.cli.server.logs import FORMATS, LEVELS
 from waystation.cli.terminal.arguments import DEFAULT_SERVER, KAFKA_PORT
 from waystation.client.links.address import Address, parse_address
-from waystation.embedded import AMQP_PORT, AMQPS_PORT, HTTP_PORT
 from waystation.errors import Invalid
+from waystation.station import AMQP_PORT, AMQPS_PORT, HTTP_PORT
 
 OFF = "off"
 DEFAULT_DATA = "./waystation-data"

@@ -29,9 +29,9 @@ from waystation.cli.terminal.output import spell_bytes
 from waystation.client.links.address import Address
 from waystation.client.links.loops import loop_factory
 from waystation.config import BrokerSettings
-from waystation.embedded import Station
 from waystation.errors import Invalid
 from waystation.observe.events import event_logger
+from waystation.station import Station
 from waystation.version import __version__
 from waystation.world.memory import keep_freed_memory
 from waystation.world.memory_disk import MEMORY

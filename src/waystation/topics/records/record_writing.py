@@ -19,14 +19,14 @@ MAX_KEPT_BYTES = 1024
 """The headers of a record that are kept for others that say the same; who says more has something of its own."""
 KEPT = 1024
 
-# The numbers that occur in records as the bytes of their varints: lengths and deltas are nearly always below 8192.
+# The numbers that occur in records as the bytes of their varints: lengths and deltas are nearly always below 2048.
 _VARINTS = tuple(
-    bytes((number << 1,)) if number < 64 else bytes((number << 1 & 0x7F | 0x80, number >> 6)) for number in range(8192)
+    bytes((number << 1,)) if number < 64 else bytes((number << 1 & 0x7F | 0x80, number >> 6)) for number in range(2048)
 )
 
 
 def _varint(number: int) -> bytes:
-    if 0 <= number < 8192:
+    if 0 <= number < 2048:
         return _VARINTS[number]
     out = bytearray()
     write_varint(out, number)
@@ -66,18 +66,18 @@ def record_parts(message: Message, delta: int, timestamp_delta: int, out: list[b
     payload = message.payload
     key = message.key
     size = len(payload)
-    value_size = _VARINTS[size] if size < 8192 else _varint(size)
-    number = _VARINTS[delta] if delta < 8192 else _varint(delta)
+    value_size = _VARINTS[size] if size < 2048 else _varint(size)
+    number = _VARINTS[delta] if delta < 2048 else _varint(delta)
     at = b"\0\0" if timestamp_delta == 0 else b"\0" + _varint(timestamp_delta)  # the attributes are in front of it
     if is_bare(message):
         if key is None:
             total = len(at) + len(number) + 2 + len(value_size) + size
-            length = _VARINTS[total] if total < 8192 else _varint(total)
+            length = _VARINTS[total] if total < 2048 else _varint(total)
             out += (length, at, number, b"\x01", value_size, payload, b"\0")
         else:
             key_size = _varint(len(key))
             total = len(at) + len(number) + 1 + len(key_size) + len(key) + len(value_size) + size
-            length = _VARINTS[total] if total < 8192 else _varint(total)
+            length = _VARINTS[total] if total < 2048 else _varint(total)
             out += (length, at, number, key_size, key, value_size, payload, b"\0")
         return len(length) + total
     return _full_record(message, number, at, out)
