@@ -118,6 +118,29 @@ def test_a_long_step_that_nobody_foresaw_makes_the_others_wait() -> None:
     asyncio.run(story())
 
 
+def test_the_rest_keeps_back_everybody_but_the_one_who_is_alone() -> None:
+    async def story() -> None:
+        line = ByHand()
+        reader, other = object(), object()
+        assert not line.taken_from(reader)
+        line.took(reader)
+        line.now_s += 0.01
+        await line.turns()
+        assert line.rests == [0.01]
+        assert not line.taken_from(reader), "it would rest for nobody"
+        assert line.taken_from(other)
+        line.asked(other)
+        assert line.taken_from(reader), "another one waits for small answers"
+        line.now_s += LATELY_S
+        assert not line.taken_from(reader)
+        line.then(lambda: None, other)
+        assert line.taken_from(reader), "another one is in the line"
+        await line.rested()
+        assert line.taken_from(reader), "another one had the last step"
+
+    asyncio.run(story())
+
+
 def test_a_step_that_something_held_up_does_not_make_the_line_rest_for_long() -> None:
     async def story() -> None:
         line = ByHand()

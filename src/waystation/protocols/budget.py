@@ -304,7 +304,7 @@ class Budgets:
 
     def read_much(self, who: object, then: Callable[[], None]) -> None:
         """A connection has read much, and reads no more until `then` is called: in the next turn, or in the line."""
-        if self.long_work.taken:
+        if self.long_work.taken_from(who):
             self.long_work.then(then, who)
         else:
             self.long_work.took(who)

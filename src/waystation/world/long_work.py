@@ -3,7 +3,8 @@ loop goes on in a line, which all connections of all protocols share.
 
 Invariants: those in the line go on one at a time, in the order of asking, each with one step, which has a bound of its
 own (frames, bytes, one message) where it is made. After a step the line rests for as long as the step took. So however
-many connections are in the line, they have half of the time together. While nobody is, it costs nothing.
+many connections are in the line, they have half of the time together. While nobody is, it costs nothing. Nor does the
+rest keep back the one who made the step, while nobody else is in the line or waits for a small answer (`taken_from`).
 
 A step that was short is followed by the next one at once if nobody else had anything to do in the turn between them:
 whoever comes then waits for one short step at most, and those in the line lose no time to nobody. If nobody is in the
@@ -55,9 +56,14 @@ class LongWork:
         self._asked = ((0, -LATELY_S), (0, -LATELY_S))  # who last did, and when; and the last one who is another
         self.taken = False
         """Whether somebody had a long step just now, or will have one next: another one should get in the line."""
+        self._last = 0  # who that is
 
     def __len__(self) -> int:
         return len(self._line)
+
+    def taken_from(self, who: object) -> bool:
+        """Whether this one should get in the line before a long step."""
+        return self.taken and (bool(self._line) or self._last != id(who) or self.others_wait(who))
 
     def then(self, step: Callable[[], None], who: object = None) -> None:
         """Calls `step`, which raises nothing, in a later turn of the loop in which nobody else has one. `who`: the
@@ -71,6 +77,7 @@ class LongWork:
     def took(self, who: object = None) -> None:
         """A long step was made in this turn by somebody who did not know before."""
         self._withdraw(who)
+        self._last = id(who)
         if not self.taken:
             self.taken = True
             self._began_s = self._now_s()
@@ -113,7 +120,8 @@ class LongWork:
             return
         self._began_s = self._now_s()
         asyncio.get_running_loop().call_soon(self._wait_for_it)
-        step, _ = self._line.popleft()
+        step, who = self._line.popleft()
+        self._last = id(who)
         step()
 
     def _gives_way(self) -> bool:

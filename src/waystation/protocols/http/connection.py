@@ -243,7 +243,7 @@ class HttpConnection(asyncio.Protocol):
             await granted  # and its turn
         if route.waits:
             self._unsent.drop()
-        elif at_once and self._listener.budgets.long_work.taken:
+        elif at_once and self._listener.budgets.long_work.taken_from(self):
             await self._listener.budgets.long_work.turn(self)
 
     @property

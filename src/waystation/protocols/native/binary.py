@@ -114,7 +114,7 @@ class BinaryTalk:
         return self.session.handle_all(commands)  # type: ignore[arg-type]
 
     def _look(self, command: AnyCommand) -> int:
-        if self._long_work.taken and not self._has_turn:
+        if not self._has_turn and self._long_work.taken_from(self.session.wire):
             self._get_in_line()
             return 0
         self._has_turn = False

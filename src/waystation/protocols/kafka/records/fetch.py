@@ -148,7 +148,7 @@ class _Fetch:
     def _read(self, then: Callable[[], None]) -> None:
         """Reads what there is, in this turn if that is not much or nobody else has much to do; then calls `then`."""
         self._reading, self._then = self._new_reading(), then
-        others = self._long_work.taken
+        others = self._long_work.taken_from(self._unsent.owner)
         complete = self._reading.step(FREE_BYTES if others else FIRST_ANSWER_BYTES, patient=others)
         if not others and self._reading.size > STEP_BYTES:
             self._long_work.took(self._unsent.owner)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 STEP_BYTES = 256 * 1024
 """A quarter of a millisecond, from the disk's cache into memory."""
+LITTLE = 8
+"""An eighth of what was read is not worth a step of its own, which costs as much as a fetch: it is left to the next."""
 
 
 class Reading:
@@ -66,7 +68,7 @@ class Reading:
                 if self._partition is None and not self._begin(wanted, answer):
                     more = False
                 elif self.size - begin >= limit:
-                    more = True
+                    more = self._left(wanted, answer) > self.size // LITTLE
                 else:
                     more = self._read(wanted, answer, begin, limit, patient=patient)
             except WaystationError as error:
@@ -118,12 +120,16 @@ class Reading:
             return NO_NODE
         return node_id
 
+    def _left(self, wanted: FetchPartition, answer: PartitionAnswer) -> int:
+        """Bytes that may still be read of this partition."""
+        return max(0, min(wanted.max_bytes - answer.size, self.room - self.size))
+
     def _read(self, wanted: FetchPartition, answer: PartitionAnswer, begin: int, limit: int, *, patient: bool) -> bool:
         """Reads on in a partition; whether there is more, for a later step."""
         partition = self._partition
         if partition is None:
             raise RuntimeError("a partition is read that was not begun")
-        left = max(0, min(wanted.max_bytes - answer.size, self.room - self.size))
+        left = self._left(wanted, answer)
         portion = min(left, limit - (self.size - begin))
         if not self.size:
             first = portion if patient else sys.maxsize  # one batch is always given, however little is asked for
