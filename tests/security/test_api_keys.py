@@ -273,6 +273,43 @@ def await_close(socket: Any) -> None:
 
 class Ends:
     """Connections of every kind that have logged in by a key, and whether they are still there."""
+def session_of(server: Server, user: str, key: dict[str, Any]) -> requests.Session:
+    """A browser that has logged in at the dashboard by a key."""
+    session = requests.Session()
+    body = {"user": user, "password": key["secret"]}
+    assert session.post(url(server, "/v1/login"), json=body, timeout=S).status_code == 204
+    return session
+
+
+def test_a_session_that_began_with_a_read_only_key_changes_nothing_either(closed: Server) -> None:
+    with session_of(closed, "admin", add_key(closed, "admin", role="read-only")) as session:
+        who = session.get(url(closed, "/v1/whoami"), timeout=S).json()
+        assert (who["user"], who["superuser"]) == ("admin", False)
+        assert session.get(url(closed, "/v1/users"), timeout=S).status_code == 200
+        name, page = unique("user"), {"x-requested-with": "test"}
+        body = {"user": name, "password": "x", "superuser": True}
+        assert session.post(url(closed, "/v1/users"), json=body, headers=page, timeout=S).status_code == 403
+        assert name not in session.get(url(closed, "/v1/users?limit=1000"), timeout=S).text
+
+
+def test_a_session_ends_with_the_key_that_it_began_with(closed: Server) -> None:
+    made = add_key(closed, expires_in_ms=1500)
+    with session_of(closed, "alice", made) as session:
+        assert session.get(url(closed, "/v1/overview"), timeout=S).status_code == 200
+        wait_for(lambda: time.time() * 1000 > made["expires_ms"], "it has expired")
+        assert session.get(url(closed, "/v1/overview"), timeout=S).status_code == 401
+    revoked = add_key(closed)
+    with session_of(closed, "alice", revoked) as session:
+        socket = websocket(
+            f"ws://{closed.addresses['http']}/v1/subscriptions/stream?topic={unique('news')}",
+            origin=url(closed, ""),
+            additional_headers={"cookie": "; ".join(f"{one.name}={one.value}" for one in session.cookies)},
+        )
+        remove_key(closed, revoked)
+        await_close(socket)
+        assert session.get(url(closed, "/v1/overview"), timeout=S).status_code == 401
+
+
 
     def __init__(self, server: Server, key: dict[str, Any]) -> None:
         self.server, self.key = server, key

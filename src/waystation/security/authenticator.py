@@ -268,12 +268,12 @@ class Authenticator:
 
     async def _settled(self, outcome: Outcome, mechanism: str, peer: LoginPeer) -> Outcome:
         """The outcome, when it is counted and may be told, with the address that its principal is at."""
-        if isinstance(outcome, Done) and not self._holds(outcome.principal.credential):
+        if isinstance(outcome, Done) and not self.holds(outcome.principal.credential):
             outcome = Failed("it was revoked while the client logged in", outcome.principal.name)
         await self._settle(outcome, mechanism, peer)
         return _from(outcome, peer)
 
-    def _holds(self, credential: str) -> bool:
+    def holds(self, credential: str) -> bool:
         """Whether what somebody has logged in by is still there."""
         kind, _, found = credential.partition(":")
         if kind == "token":
