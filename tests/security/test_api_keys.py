@@ -174,6 +174,20 @@ def test_native_kafka_and_amqp_take_it_as_the_password(closed: Server) -> None:
     assert producer.flush(S) == 0
 
 
+def test_a_client_that_logs_in_by_a_key_chooses_its_namespace_as_with_a_password(own_closed: Any) -> None:
+    server = own_closed()
+    with native(server, *ADMIN) as mq:
+        mq.act("set-namespace", namespace="shop")
+    made, topic = add_key(server), unique("topic")
+    producer = kafka_producer(server, "alice@shop", made["secret"])
+    producer.produce(topic, b"x")
+    assert producer.flush(S) == 0
+    with native(server, *ADMIN) as mq:
+        assert f"shop.{topic}" in {one.topic for one in mq.topics()}
+    with pytest.raises(NotAuthenticated):
+        native(server, "bob@shop", made["secret"]).queue("any").put("x")
+
+
 def kafka_producer(server: Server, user: str, password: str) -> Producer:
     return Producer(
         {

@@ -392,9 +392,13 @@ class _Directory:
     def check(self, name: str, password: bytes) -> Done | Failed:
         if password.startswith(credentials.KEY_BEGIN):
             found = self._check_key(password.decode("utf-8", "surrogateescape"))
-            if isinstance(found, Failed) or found.principal.name == name:
-                return found if isinstance(found, Done) else Failed(found.reason, name)
-            return Failed("the API key is another user's", name)
+            if isinstance(found, Failed):
+                return Failed(found.reason, name)
+            login, namespace = self._users.split(name)
+            if found.principal.name != login:
+                return Failed("the API key is another user's", name)
+            home = found.principal.namespace
+            return replace(found, principal=replace(found.principal, namespace=namespace or home))
         right = self.is_password(name, password)
         principal = self.principal(name)
         if not right or principal is None:
