@@ -273,20 +273,6 @@ def test_a_key_may_not_do_what_its_owner_may_not(own_closed: Any) -> None:
         assert answer.status_code == 403
 
 
-# -- its end -----------------------------------------------------------------------------------------------------------
-
-
-def await_close(socket: Any) -> None:
-    """The broker says why, and closes it; TimeoutError if it does not."""
-    try:
-        while True:
-            socket.recv(timeout=S)
-    except ConnectionClosed:
-        pass
-
-
-class Ends:
-    """Connections of every kind that have logged in by a key, and whether they are still there."""
 def session_of(server: Server, user: str, key: dict[str, Any]) -> requests.Session:
     """A browser that has logged in at the dashboard by a key."""
     session = requests.Session()
@@ -324,6 +310,20 @@ def test_a_session_ends_with_the_key_that_it_began_with(closed: Server) -> None:
         assert session.get(url(closed, "/v1/overview"), timeout=S).status_code == 401
 
 
+# -- its end -----------------------------------------------------------------------------------------------------------
+
+
+def await_close(socket: Any) -> None:
+    """The broker says why, and closes it; TimeoutError if it does not."""
+    try:
+        while True:
+            socket.recv(timeout=S)
+    except ConnectionClosed:
+        pass
+
+
+class Ends:
+    """Connections of every kind that have logged in by a key, and whether they are still there."""
 
     def __init__(self, server: Server, key: dict[str, Any]) -> None:
         self.server, self.key = server, key

@@ -169,8 +169,9 @@ class Authenticator:
         return None if name is None else self._named(name)
 
     def _named(self, name: str, groups: tuple[str, ...] = ()) -> Principal:
-        """Somebody whom another authority vouches for: a user of this name need not exist."""
-        known = self.principal(name)
+        """Somebody whom another authority vouches for: a user of this name need not exist. The name is the whole name:
+        that of `alice@example.com` is not Alice in a namespace, as it would be if she logged in by her password."""
+        known = self.principal(name) if name in self._users else None
         if known is None:
             return Principal(name, groups=groups, superuser=name in self._superusers)
         return Principal(name, "User", (*known.groups, *groups), known.superuser, known.namespace)
