@@ -167,6 +167,12 @@ def test_a_token_for_another_user_needs_the_right_to_alter_it(desk: TokenDesk) -
     other: Any = {"owner_principal_type": "User", "owner_principal_name": "bob"}
     assert desk.create(**other).error_code == ErrorCode.delegation_token_authorization_failed
     assert desk.as_("bob").describe().tokens == ()
+def test_who_may_look_at_everything_does_not_see_what_logs_in_as_others(desk: TokenDesk) -> None:
+    desk.run(desk.broker.users.add("watcher", User(tags=("monitoring", "management"))))
+    assert desk.create().error_code == ErrorCode.none
+    assert desk.as_("watcher").describe().tokens == ()
+
+
     desk.run(desk.broker.permissions.add([Rule("User:alice", "alter", "user", "bob")]))
     made = desk.as_("alice").create(**other)
     assert (made.principal_name, made.token_requester_principal_name) == ("bob", "alice")
