@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import time
@@ -18,13 +19,16 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as websocket
 
 import waystation
+from tests.broker.kit import broker_on
+from tests.cluster.in_process import until
 from tests.security.users_kit import PASSWORDS, add_users
 from tests.security.users_kit import waystation as command
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.errors import NotAllowed, NotAuthenticated, WaystationError
+from waystation.errors import Conflict, NotAllowed, NotAuthenticated, WaystationError
 from waystation.security.api_keys import MOST_OF_ONE
+from waystation.security.users import User
 
 ADMIN = ("admin", PASSWORDS["admin"])
 S = 20
@@ -400,6 +404,23 @@ def test_keys_go_with_their_owner_and_do_not_come_back_with_its_name(own_closed:
     assert requests.post(url(server, "/v1/users"), json=new, auth=ADMIN, timeout=S).ok
     assert requests.get(url(server, "/v1/overview"), headers=bearer(made), timeout=S).status_code == 401
     assert requests.get(url(server, "/v1/keys"), auth=ADMIN, timeout=S).json()["total"] == 0
+
+
+def test_a_key_that_is_added_while_its_owner_is_removed_is_not_added(tmp_path: Path) -> None:
+    """Or it would be a key of the next user of this name."""
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            await broker.users.add("bob", User())
+            async with broker.api_keys._changes._turn:
+                adding = asyncio.ensure_future(broker.api_keys.add("bob", "full", DAY_MS))
+                await until(lambda: broker.api_keys._changes._under_way)
+                await broker.users.remove("bob")
+            with pytest.raises(Conflict):
+                await adding
+            assert broker.api_keys.listing() == []
+
+    asyncio.run(main())
 
 
 # -- restarts, the command line, the audit log -------------------------------------------------------------------------

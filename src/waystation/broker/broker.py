@@ -495,6 +495,8 @@ class Broker:
         """Connections of a user that is removed end; so do those of nobody, once everybody has to log in. Not at
         once: whoever added the user is answered first."""
         removed = name if user is None else None
+        if removed is not None:
+            self.users.leaving.add(removed)
         asyncio.get_running_loop().call_later(LAST_ANSWER_S, self._end_connections, removed)
 
     def _key_removed(self, key_id: str) -> None:
@@ -514,6 +516,8 @@ class Broker:
 
     def _end_connections(self, removed: str | None) -> None:
         closed = self.authenticator.required
+        if removed is not None:
+            self.users.leaving.discard(removed)
         for connection in self.connections:
             if not connection.login and closed:
                 connection.end("clients have to log in now: there are users")
