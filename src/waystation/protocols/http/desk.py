@@ -21,7 +21,7 @@ from waystation.protocols.http.api.dashboard_files import DashboardFiles
 from waystation.protocols.http.api.routes import ROUTES
 from waystation.protocols.http.auth.guard import Guard
 from waystation.protocols.http.auth.login import NOBODY, HttpLogin
-from waystation.protocols.http.auth.token import is_login
+from waystation.protocols.http.auth.token import is_free, is_login
 from waystation.protocols.http.deliveries.holds import Holds
 from waystation.protocols.http.deliveries.takers import Takers
 from waystation.protocols.http.live_view import LiveView
@@ -169,7 +169,8 @@ class Desk:
             outcome = await route.handler(served, call)
         finally:
             self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
-        if access.quotas.on and not isinstance(outcome, Stream):
+        # Whoever probes the broker, or loads the dashboard's page, is nobody, and may share that with a publisher.
+        if access.quotas.on and not isinstance(outcome, Stream) and not (api is None and is_free(parts)):
             await self._wait_for_quota(access)
         if outcome is None:
             return Reply(204)
