@@ -21,7 +21,7 @@ from waystation.security.principals import LOCAL, Principal
 from waystation.security.quotas import client_quotas
 from waystation.security.quotas.bucket import Bucket
 from waystation.security.quotas.client_quotas import KIND, ClientQuotas
-from waystation.security.quotas.entities import QuotaEntity
+from waystation.security.quotas.entities import QuotaEntity, check_entity
 
 ALICE = Principal("alice")
 
@@ -258,3 +258,35 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
             assert not broker.quotas.listing()
 
     asyncio.run(main())
+
+
+def test_making_room_for_buckets_is_done_for_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client can make a bucket with each request, and each time all sessions look for theirs again."""
+    monkeypatch.setattr(client_quotas, "MOST_BUCKETS", 100)
+    quotas, clock = quotas_of({QuotaEntity(None, ""): {"producer_byte_rate": 1.0}})
+    before = quotas.version
+    for number in range(1000):
+        bucket = quotas.of_client("producer_byte_rate", "alice", f"client-{number}")
+        assert bucket is not None
+        bucket.take(1000, clock[0])
+    assert len(quotas._buckets) <= 100
+    assert quotas.version - before <= 100
+
+
+def test_who_is_in_no_namespace_by_its_protocol_is_in_its_home() -> None:
+    quotas, _ = quotas_of({QuotaEntity(namespace="shop"): {"producer_byte_rate": 1000.0}})
+    tenant, guest = Principal("alice", namespace="shop"), Principal("bob")
+    for used, waits in [
+        (Used(quotas, guest, "", "/"), False),
+        (Used(quotas, tenant, "", "/"), True),
+        (Used(quotas, guest, "", "shop"), True),
+    ]:
+        used.publish(1, 10_000)
+        assert bool(used.publish_wait_s()) is waits
+
+
+@pytest.mark.parametrize("ip", ["2001:DB8::7", "2001:db8:0::7"])
+def test_an_address_is_written_as_connections_show_it(ip: str) -> None:
+    """Or the quota would be nobody's."""
+    with pytest.raises(Invalid, match="2001:db8::7"):
+        check_entity(QuotaEntity(ip=ip))

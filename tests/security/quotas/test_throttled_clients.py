@@ -358,6 +358,25 @@ class Browser:
             return answer.status, answer.read()
 
 
+def test_reading_a_topic_by_http_counts_and_is_refused_if_it_takes_long(limited: Server) -> None:
+    topic = unique("quota")
+    with waystation.connect(address(limited, "bob")) as mq:
+        for _ in range(COUNT):
+            mq.publish(topic, MESSAGE)
+        for _ in range(25):
+            mq.publish(topic, MESSAGE * 10)
+    alice = Browser(limited, "alice")
+    began = time.monotonic()
+    for offset in range(COUNT):
+        status, data = alice.get(f"/v1/topics/{topic}/messages?count=1&offset={offset}")
+        assert status == 200
+        assert len(data) > PIECE
+    assert time.monotonic() - began >= (COUNT * PIECE - RATE - 2 * PIECE) / RATE
+    assert alice.get(f"/v1/topics/{topic}/messages?count=25&offset={COUNT}")[0] == 200  # waits for its ten seconds
+    status, data = alice.get(f"/v1/topics/{topic}/history?count=5")
+    assert (status, json.loads(data)["error"]) == (429, "QuotaExceeded")
+
+
 def test_who_has_not_logged_in_uses_up_nobodys_time(server: Server) -> None:
     """All who log in would share what strangers have used."""
     quotas(server, "set", "--user", "default", "request_percentage=0.01")

@@ -29,6 +29,7 @@ from waystation.protocols.http.mounted import Mounted, Mounts
 from waystation.protocols.http.router import Router
 from waystation.protocols.http.transport.bodies import read_messages, with_trace
 from waystation.protocols.http.transport.calls import (
+    LONGEST_WAIT_S,
     SHORT_STEP_BYTES,
     STEP_BYTES,
     AnyRoute,
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
 logger = event_logger("waystation.http")
 
 
-LONGEST_WAIT_S = 10.0
-"""By which an answer comes later because of a quota. A publisher that would have to wait for longer is refused."""
 MOST_DESKS = 1_000
 """Of users who have sent requests; with more, the one that was quiet for longest loses what it has taken."""
 
@@ -165,6 +164,8 @@ class Desk:
         access = served.access
         if access.quotas.on and route.body is Messages:
             access.check_publish_quota(LONGEST_WAIT_S)
+        if access.quotas.on and route.shows_messages and not route.streams:
+            access.check_consume_quota(LONGEST_WAIT_S)
         try:
             outcome = await route.handler(served, call)
         finally:
