@@ -565,6 +565,9 @@ class Access:
         """Messages of the exchange that match go to the target from now on."""
         self._ask_binding(exchange, target)
         self.check_key("read", exchange, key)
+        resource, name = target_of(target)
+        if resource == "topic":
+            self.topics.ask_use(name)
         await self._broker.routing.bind(exchange, target, key, arguments)
 
     async def unbind(self, exchange: str, target: str, key: str = "", arguments: dict[str, Any] | None = None) -> bool:
@@ -870,7 +873,7 @@ class Access:
     def topic_queues(self) -> TopicQueueAccess:
         from waystation.broker.access.messaging.topic_queues import TopicQueueAccess
 
-        return TopicQueueAccess(self._broker, self.principal)
+        return TopicQueueAccess(self._broker, self.principal, self.topics.ask_use)
 
     @property
     def topics(self) -> TopicAccess:

@@ -96,6 +96,13 @@ class TopicAccess(Family):
         if not self._broker.permissions.allows(self._principal, "create", "cluster", "*"):
             self._ask("create", "topic", name)
 
+    def ask_use(self, name: str) -> None:
+        """Raises if the topic is not there and the principal may not create it now, for who is about to do what creates
+        it."""
+        if name not in self._broker.topics:
+            self.ask_create(name)
+            self._mutate(self._broker.settings.integer("num.partitions"))
+
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def check_new(
