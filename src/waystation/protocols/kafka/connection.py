@@ -296,7 +296,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         broker = self._listener.broker
         namespace = principal.namespace
         access = broker.access(principal.inside(namespace), namespace, self._listener.meter)
-        if self.login != principal.name:  # not who logs in again
+        if (self.login, self._access.namespace) != (principal.name, namespace):  # not who logs in again
             try:
                 if namespace == DEFAULT:
                     access.users.check_connections()
