@@ -423,6 +423,16 @@ def test_a_key_that_is_added_while_its_owner_is_removed_is_not_added(tmp_path: P
     asyncio.run(main())
 
 
+def test_an_amqp_client_does_not_go_on_with_another_key(closed: Server) -> None:
+    """It may have another role, and its own end."""
+    full, other = add_key(closed, expires_in_ms=60_000), add_key(closed, role="read-only")
+    connection = pika_connection(closed, "alice", full["secret"])
+    connection.update_secret(full["secret"], "the same")
+    with pytest.raises(AMQPError):
+        connection.update_secret(other["secret"], "another")
+    assert connection.is_closed
+
+
 # -- restarts, the command line, the audit log -------------------------------------------------------------------------
 
 

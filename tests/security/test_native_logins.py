@@ -102,6 +102,16 @@ def test_no_action_of_json_lines_is_done_before_the_login(closed: Server) -> Non
         assert answer["error_type"] == "NotAuthenticated", action
 
 
+def test_nobody_becomes_somebody_else_on_a_connection(closed: Server) -> None:
+    """What it has opened would not end with the user, or with the key, that it was opened by."""
+    lines = Lines(closed)
+    for name in ("alice", "alice", "bob"):
+        answer = lines.ask(action="hello", user=name, password=PASSWORDS[name])
+        assert answer is not None
+        assert (answer.get("error_type") == "NotAuthenticated") is (name == "bob")
+    assert lines.rest() == b""
+
+
 def test_a_failed_login_ends_the_connection(closed: Server) -> None:
     lines = Lines(closed)
     answer = lines.ask(action="hello", user="bob", password="wrong")
