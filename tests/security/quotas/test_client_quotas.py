@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -290,3 +292,17 @@ def test_an_address_is_written_as_connections_show_it(ip: str) -> None:
     """Or the quota would be nobody's."""
     with pytest.raises(Invalid, match="2001:db8::7"):
         check_entity(QuotaEntity(ip=ip))
+
+
+def test_quotas_of_nobody_are_refused_before_anything_is_begun(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            views = broker.access(ALICE, "/", broker.meters.http).views
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                with pytest.raises(Invalid, match="a quota is for somebody"):
+                    await views.act("set-quotas", {"user": "", "quotas": {"producer_byte_rate": 1}})
+                gc.collect()
+            assert [str(one.message) for one in told] == []  # no coroutine that was never awaited
+
+    asyncio.run(main())
