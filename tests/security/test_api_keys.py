@@ -13,7 +13,7 @@ from typing import Any
 import pika
 import pytest
 import requests
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from pika.exceptions import AMQPError, ProbableAuthenticationError
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as websocket
@@ -192,17 +192,18 @@ def test_a_client_that_logs_in_by_a_key_chooses_its_namespace_as_with_a_password
         native(server, "bob@shop", made["secret"]).queue("any").put("x")
 
 
+def sasl(server: Server, user: str, password: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": server.addresses["kafka"],
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": password,
+    }
+
+
 def kafka_producer(server: Server, user: str, password: str) -> Producer:
-    return Producer(
-        {
-            "bootstrap.servers": server.addresses["kafka"],
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": user,
-            "sasl.password": password,
-            "message.timeout.ms": S * 1000,
-        }
-    )
+    return Producer({**sasl(server, user, password), "message.timeout.ms": S * 1000})
 
 
 def test_json_lines_take_it_as_the_password(closed: Server) -> None:
@@ -263,6 +264,26 @@ def test_a_read_only_key_of_a_superuser_looks_and_changes_nothing(closed: Server
     with native(closed, "admin", made["secret"]) as mq, pytest.raises(NotAllowed):
         mq.queue(queue).put("x")
     assert "seen" in session.get(url(closed, f"/v1/topics/{topic}/messages"), timeout=S).text
+
+
+def test_a_read_only_key_enters_namespaces_and_reads_there(own_closed: Any) -> None:
+    server = own_closed()
+    with native(server, *ADMIN) as mq:
+        mq.act("set-namespace", namespace="shop")
+        mq.create_topic("shop.orders")
+        mq.publish("shop.orders", "seen")
+        mq.queue("shop/jobs").put("kept")
+    made = add_key(server, "admin", role="read-only")
+    consumer = Consumer({**sasl(server, "admin@shop", made["secret"]), "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    assert wait_for(lambda: consumer.poll(0.2), "the message").value() == b"seen"
+    consumer.close()
+    host, port = server.addresses["amqp"].rsplit(":", 1)
+    at = {"virtual_host": "shop", "credentials": pika.PlainCredentials("admin", made["secret"])}
+    with pika.BlockingConnection(pika.ConnectionParameters(host, int(port), **at)) as connection:
+        assert connection.channel().queue_declare("jobs", passive=True).method.message_count == 1
+        with pytest.raises(AMQPError):
+            connection.channel().basic_get("jobs")
 
 
 def test_a_key_may_not_do_what_its_owner_may_not(own_closed: Any) -> None:
