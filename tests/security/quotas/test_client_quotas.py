@@ -306,3 +306,26 @@ def test_quotas_of_nobody_are_refused_before_anything_is_begun(tmp_path: Path) -
             assert [str(one.message) for one in told] == []  # no coroutine that was never awaited
 
     asyncio.run(main())
+
+
+def test_what_is_refused_anyway_is_not_waited_for(tmp_path: Path) -> None:
+    """A slip of the pen would keep all clients of the user from creating topics for months."""
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            await broker.quotas.alter(QuotaEntity("alice"), {"controller_mutation_rate": 1.0})
+            alice = broker.access(ALICE, "/", broker.meters.http)
+            await alice.create_topic("orders", 1)
+            for refused in (
+                alice.create_topic("paid", 1_000_000_000),
+                alice.create_topic("no such name/", 50),
+                alice.topics.add_partitions("orders", 1_000_000_000),
+                alice.views.act("alter-topic", {"topic": "orders", "partitions": 1_000_000_000}),
+            ):
+                with pytest.raises(Invalid):
+                    await refused
+            await alice.create_topic("paid", 1)
+            assert len((await alice.topics.add_partitions("orders", 2)).partitions) == 2
+            await alice.views.act("alter-topic", {"topic": "orders", "partitions": 3})
+
+    asyncio.run(main())

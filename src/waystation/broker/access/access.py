@@ -455,6 +455,8 @@ class Access:
         """A new topic; `partitions` are `num.partitions` where they are not said."""
         self.topics.ask_create(topic)
         count = self._broker.settings.integer("num.partitions") if partitions is None else partitions
+        if self.quotas.on:  # what cannot be is not waited for
+            self._broker.topics.check_new(topic, count, settings or {}, replicas)
         self.mutate(count)
         work = self._broker.topics.create(topic, count, settings, replicas)
         return await self._changing("create", "topic", topic, work, f"{count} partitions")
