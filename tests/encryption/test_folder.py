@@ -310,6 +310,28 @@ def test_a_lost_and_found_of_a_file_system_is_not_looked_into(tmp_path: Path) ->
     assert encrypting.apply(str(data), source, everything=False).damaged == []
 
 
+def test_a_running_broker_takes_a_master_key_that_comes_later_than_the_rotation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new, data = master(tmp_path), master(tmp_path, "new.key"), tmp_path / "data"
+
+    async def main() -> None:
+        async with broker_on(data, encryption_key=old) as broker:
+            assert broker.world.keys is not None
+            before = broker.world.keys.active
+            encrypting.rotate(str(data), old, new)
+            encrypting.retire(str(data), new)
+            for _ in range(3):
+                await broker.housekeeping.checkpoint()
+            assert broker.world.keys.active == before
+            assert len([one for one in caplog.records if "the keys in use stay" in one.message]) == 1
+            shutil.copy(tmp_path / "new.key", tmp_path / "master.key")
+            await broker.housekeeping.checkpoint()
+            assert broker.world.keys.active != before
+
+    run(main())
+
+
 # -- tools -------------------------------------------------------------------------------------------------------------
 
 
