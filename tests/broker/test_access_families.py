@@ -93,6 +93,7 @@ ASK_NOBODY = {
     "count": "what was published was asked about",
     "count_batches": "what was published was asked about",
     "count_delivered": "what was read was asked about",
+    "count_shown": "what was read was asked about",
     "worked": "about the session itself",
     "mutate": "about the session itself",
     "wait_s": "about the session itself",
@@ -100,6 +101,7 @@ ASK_NOBODY = {
     "consume_wait_s": "about the session itself",
     "request_wait_s": "about the session itself",
     "check_publish_quota": "about the session itself",
+    "check_consume_quota": "about the session itself",
     "begin_routed": "what is published in it was asked about when it was routed",
     "put_routed": "it was asked about when it was routed",
     "put_same_routed": "it was asked about when it was routed",
@@ -296,6 +298,7 @@ class Stage:
         self.own: dict[str, dict[str, Any]] = {
             "count": {"messages": 1},
             "count_delivered": {"messages": 1},
+            "count_shown": {"messages": 1},
             "mutate": {"partitions": 1},
             "client_quotas.check": {"changes": {"producer_byte_rate": 1.0}},
             "client_quotas.alter": {"changes": {"producer_byte_rate": 1e9}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from tests.broker.kit import run
 from tests.cluster.in_process import DEADLINE_S, Cluster, cluster_of, until
 from waystation.catalog import rows
+from waystation.catalog.rows import DeletedTopic
 from waystation.cluster import deletions
+from waystation.topics.folders import TopicFolders
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -138,6 +141,32 @@ def test_a_topic_that_is_being_made_is_not_taken_for_removed(tmp_path: Path) -> 
             (deleted,) = [rows.read_deleted_topic(entry.value) for entry in entries.values()]
             assert 3 not in deleted.removed
             face.resume_watches()
+            await look(cluster, 0)
+
+    run(main())
+
+
+def test_a_disk_that_refuses_puts_the_looking_off_and_does_not_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await make_and_delete(cluster, "orders")
+            clear = TopicFolders.clear
+            refused: list[str] = []
+
+            def refuses(self: TopicFolders, topic: DeletedTopic) -> bool:
+                refused.append(topic.name)
+                raise OSError(errno.EMFILE, "Too many open files")
+
+            monkeypatch.setattr(TopicFolders, "clear", refuses)
+            for _ in range(2):
+                for broker in cluster.brokers.values():
+                    assert broker.member is not None
+                    await broker.follower.catch_up()
+                    await broker.member.deletions.look()
+            assert "orders" in refused
+            monkeypatch.setattr(TopicFolders, "clear", clear)
             await look(cluster, 0)
 
     run(main())

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.broker.kit import run
+from tests.cluster import in_process
 from tests.cluster.in_process import Cluster, cluster_of, until
 from tests.cluster.test_snapshots import INDEX, NAME, fill_and_cut_back, living, shard_led
 from tests.simulation.warm_check import meaning, replayed
 from waystation.broker.broker import Broker
+from waystation.encryption.key_ring import KeyRing
 from waystation.log.cleaning import truncation
 from waystation.message import Message
 from waystation.queues.settings import QueueSettings
@@ -20,6 +24,7 @@ from waystation.topics.partitions import warm_state
 from waystation.topics.partitions.partition import Partition, log_of
 from waystation.topics.partitions.warm_state import WarmState
 from waystation.topics.topics import QUEUES_TOPIC
+from waystation.world import SystemRandom, real_world
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -135,7 +140,14 @@ def test_the_audit_sees_what_a_truncation_took_back(tmp_path: Path, monkeypatch:
     assert not run(truncated_below_what_is_committed(tmp_path))
 
 
-def test_a_new_replica_follows_from_the_snapshot_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_new_replica_follows_from_the_snapshot_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: bool
+) -> None:
+    if encrypted:
+        keys = KeyRing({1: os.urandom(32)}, 1, SystemRandom())
+        monkeypatch.setattr(in_process, "real_world", lambda: replace(real_world(), keys=keys))
+
     async def main() -> None:
         async with cluster_of(tmp_path, 2) as cluster:
             await cluster.in_sync(QUEUES_TOPIC, {1, 2}, INDEX)

@@ -21,7 +21,9 @@ from waystation.encryption import key_file
 from waystation.encryption.key_ring import KeyRing
 from waystation.encryption.master_key import SETTING, new_text, read_master_key
 from waystation.errors import Conflict, Corrupt, InvalidSetting, NewerFormat, WaystationError, WrongKey
+from waystation.log.batches import batch as batches
 from waystation.log.cleaning.encrypting import Usage
+from waystation.topics.partitions.partition import log_of
 from waystation.world import SystemRandom
 
 KEY = "the-key-of-a-record"
@@ -231,6 +233,101 @@ def test_a_rotation_without_downtime(tmp_path: Path) -> None:
         assert found.usage is not None
         assert found.keys is not None
         assert [key.number for key in found.keys.keys] == [found.keys.active] == list(found.usage.encrypted)
+
+    run(main())
+
+
+def rotated(data: Path, source: str) -> Path:
+    """The segment of a topic with ten batches of a folder key that is not the active one any more."""
+
+    async def main() -> None:
+        async with broker_on(data, encryption_key=source) as broker:
+            await broker.topics.create("orders", 1)
+            for number in range(10):
+                send(broker, "orders", BODY + b"%d" % number)
+
+    run(main())
+    encrypting.rotate(str(data), source, None)
+    (segment,) = data.glob("topics/orders.*/0/*.log")
+    return segment
+
+
+def test_a_log_that_begins_with_damage_is_named_and_the_keys_of_what_is_behind_stay(tmp_path: Path) -> None:
+    source, data = master(tmp_path), tmp_path / "data"
+    segment = rotated(data, source)
+    segment.write_bytes(b"\xff" * 20 + segment.read_bytes()[20:])
+    found = encrypting.status(str(data), scan=True)
+    assert found.usage is not None
+    assert found.usage.damaged
+    done = encrypting.apply(str(data), source, everything=True)
+    assert [text for text in done.damaged if str(segment) in text]
+    assert done.dropped_keys == 0
+
+    async def main() -> None:
+        async with broker_on(data, encryption_key=source) as broker:
+            log = log_of(broker.topics.get("orders").partition(0))
+            assert [record.value for record in batches.records_of(log.read(1, 1))] == [BODY + b"1"]
+
+    run(main())
+
+
+def test_the_keys_of_files_that_are_kept_for_a_person_stay(tmp_path: Path) -> None:
+    source, data = master(tmp_path), tmp_path / "data"
+    segment = rotated(data, source)
+    aside = segment.with_name(f"{segment.name}.cut-0")
+    shutil.copy(segment, aside)
+    done = encrypting.apply(str(data), source, everything=True)
+    assert (done.kept, done.dropped_keys) == ([str(aside)], 0)
+    aside.unlink()
+    assert encrypting.apply(str(data), source, everything=True).dropped_keys == 1
+
+
+def test_apply_refuses_a_folder_with_a_compaction_that_is_not_finished(tmp_path: Path) -> None:
+    """The next start would put its file in the place of what was rewritten."""
+    source, data = master(tmp_path), tmp_path / "data"
+    segment = rotated(data, source)
+    swap = segment.with_name("0-0.swap")
+    segment.rename(swap)
+    before = content(data)
+    with pytest.raises(Conflict, match="not finished"):
+        encrypting.apply(str(data), source, everything=True)
+    assert content(data) == before
+
+    async def main() -> None:
+        async with broker_on(data, encryption_key=source) as broker:
+            assert len(values(broker, "orders")) == 10
+
+    run(main())
+    assert encrypting.apply(str(data), source, everything=True).dropped_keys == 1
+    run(main())
+
+
+def test_a_lost_and_found_of_a_file_system_is_not_looked_into(tmp_path: Path) -> None:
+    source, data = master(tmp_path), tmp_path / "data"
+    run(fill(data, encryption_key=source))
+    (data / "lost+found" / "#12" / "0").mkdir(parents=True)
+    (data / "lost+found" / "#12" / "0" / f"{0:020d}.log").write_bytes(b"not ours")
+    assert encrypting.apply(str(data), source, everything=False).damaged == []
+
+
+def test_a_running_broker_takes_a_master_key_that_comes_later_than_the_rotation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new, data = master(tmp_path), master(tmp_path, "new.key"), tmp_path / "data"
+
+    async def main() -> None:
+        async with broker_on(data, encryption_key=old) as broker:
+            assert broker.world.keys is not None
+            before = broker.world.keys.active
+            encrypting.rotate(str(data), old, new)
+            encrypting.retire(str(data), new)
+            for _ in range(3):
+                await broker.housekeeping.checkpoint()
+            assert broker.world.keys.active == before
+            assert len([one for one in caplog.records if "the keys in use stay" in one.message]) == 1
+            shutil.copy(tmp_path / "new.key", tmp_path / "master.key")
+            await broker.housekeeping.checkpoint()
+            assert broker.world.keys.active != before
 
     run(main())
 

@@ -45,10 +45,15 @@ def test_what_is_wrong_with_a_source_is_said(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("MASTER", raising=False)
     short = new_text(os.urandom(31))
     (tmp_path / "short").write_text(short)
+    (tmp_path / "password").write_text("p" * 32)
+    monkeypatch.setenv("PASSWORD", os.urandom(16).hex())
     for source, text in (
         (f"file:{tmp_path}/none", f"{tmp_path}/none cannot be read: No such file"),
         (f"file:{tmp_path}", "cannot be read"),
         (f"file:{tmp_path}/short", f"{tmp_path}/short has no key"),
+        (f"file:{tmp_path}/password", f"{tmp_path}/password has no key"),
+        (f"command:printf %s {'p' * 32}", "the command has no key"),
+        ("env:PASSWORD", "PASSWORD has no key"),
         ("env:MASTER", "MASTER is not set"),
         ("command:echo no key for you >&2; exit 3", "status 3: no key for you"),
         ("command:echo hello", "the command has no key"),

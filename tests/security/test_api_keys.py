@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import time
@@ -12,19 +13,22 @@ from typing import Any
 import pika
 import pytest
 import requests
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from pika.exceptions import AMQPError, ProbableAuthenticationError
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as websocket
 
 import waystation
+from tests.broker.kit import broker_on
+from tests.cluster.in_process import until
 from tests.security.users_kit import PASSWORDS, add_users
 from tests.security.users_kit import waystation as command
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.errors import NotAllowed, NotAuthenticated, WaystationError
+from waystation.errors import Conflict, NotAllowed, NotAuthenticated, WaystationError
 from waystation.security.api_keys import MOST_OF_ONE
+from waystation.security.users import User
 
 ADMIN = ("admin", PASSWORDS["admin"])
 S = 20
@@ -174,17 +178,32 @@ def test_native_kafka_and_amqp_take_it_as_the_password(closed: Server) -> None:
     assert producer.flush(S) == 0
 
 
+def test_a_client_that_logs_in_by_a_key_chooses_its_namespace_as_with_a_password(own_closed: Any) -> None:
+    server = own_closed()
+    with native(server, *ADMIN) as mq:
+        mq.act("set-namespace", namespace="shop")
+    made, topic = add_key(server), unique("topic")
+    producer = kafka_producer(server, "alice@shop", made["secret"])
+    producer.produce(topic, b"x")
+    assert producer.flush(S) == 0
+    with native(server, *ADMIN) as mq:
+        assert f"shop.{topic}" in {one.topic for one in mq.topics()}
+    with pytest.raises(NotAuthenticated):
+        native(server, "bob@shop", made["secret"]).queue("any").put("x")
+
+
+def sasl(server: Server, user: str, password: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": server.addresses["kafka"],
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": user,
+        "sasl.password": password,
+    }
+
+
 def kafka_producer(server: Server, user: str, password: str) -> Producer:
-    return Producer(
-        {
-            "bootstrap.servers": server.addresses["kafka"],
-            "security.protocol": "SASL_PLAINTEXT",
-            "sasl.mechanism": "PLAIN",
-            "sasl.username": user,
-            "sasl.password": password,
-            "message.timeout.ms": S * 1000,
-        }
-    )
+    return Producer({**sasl(server, user, password), "message.timeout.ms": S * 1000})
 
 
 def test_json_lines_take_it_as_the_password(closed: Server) -> None:
@@ -247,6 +266,26 @@ def test_a_read_only_key_of_a_superuser_looks_and_changes_nothing(closed: Server
     assert "seen" in session.get(url(closed, f"/v1/topics/{topic}/messages"), timeout=S).text
 
 
+def test_a_read_only_key_enters_namespaces_and_reads_there(own_closed: Any) -> None:
+    server = own_closed()
+    with native(server, *ADMIN) as mq:
+        mq.act("set-namespace", namespace="shop")
+        mq.create_topic("shop.orders")
+        mq.publish("shop.orders", "seen")
+        mq.queue("shop/jobs").put("kept")
+    made = add_key(server, "admin", role="read-only")
+    consumer = Consumer({**sasl(server, "admin@shop", made["secret"]), "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    assert wait_for(lambda: consumer.poll(0.2), "the message").value() == b"seen"
+    consumer.close()
+    host, port = server.addresses["amqp"].rsplit(":", 1)
+    at = {"virtual_host": "shop", "credentials": pika.PlainCredentials("admin", made["secret"])}
+    with pika.BlockingConnection(pika.ConnectionParameters(host, int(port), **at)) as connection:
+        assert connection.channel().queue_declare("jobs", passive=True).method.message_count == 1
+        with pytest.raises(AMQPError):
+            connection.channel().basic_get("jobs")
+
+
 def test_a_key_may_not_do_what_its_owner_may_not(own_closed: Any) -> None:
     server = own_closed()
     rules: Any = {
@@ -257,6 +296,43 @@ def test_a_key_may_not_do_what_its_owner_may_not(own_closed: Any) -> None:
         made = add_key(server, "bob", role=role)
         answer = requests.put(url(server, "/v1/queues/jobs"), json={}, headers=bearer(made), timeout=S)
         assert answer.status_code == 403
+
+
+def session_of(server: Server, user: str, key: dict[str, Any]) -> requests.Session:
+    """A browser that has logged in at the dashboard by a key."""
+    session = requests.Session()
+    body = {"user": user, "password": key["secret"]}
+    assert session.post(url(server, "/v1/login"), json=body, timeout=S).status_code == 204
+    return session
+
+
+def test_a_session_that_began_with_a_read_only_key_changes_nothing_either(closed: Server) -> None:
+    with session_of(closed, "admin", add_key(closed, "admin", role="read-only")) as session:
+        who = session.get(url(closed, "/v1/whoami"), timeout=S).json()
+        assert (who["user"], who["superuser"]) == ("admin", False)
+        assert session.get(url(closed, "/v1/users"), timeout=S).status_code == 200
+        name, page = unique("user"), {"x-requested-with": "test"}
+        body = {"user": name, "password": "x", "superuser": True}
+        assert session.post(url(closed, "/v1/users"), json=body, headers=page, timeout=S).status_code == 403
+        assert name not in session.get(url(closed, "/v1/users?limit=1000"), timeout=S).text
+
+
+def test_a_session_ends_with_the_key_that_it_began_with(closed: Server) -> None:
+    made = add_key(closed, expires_in_ms=1500)
+    with session_of(closed, "alice", made) as session:
+        assert session.get(url(closed, "/v1/overview"), timeout=S).status_code == 200
+        wait_for(lambda: time.time() * 1000 > made["expires_ms"], "it has expired")
+        assert session.get(url(closed, "/v1/overview"), timeout=S).status_code == 401
+    revoked = add_key(closed)
+    with session_of(closed, "alice", revoked) as session:
+        socket = websocket(
+            f"ws://{closed.addresses['http']}/v1/subscriptions/stream?topic={unique('news')}",
+            origin=url(closed, ""),
+            additional_headers={"cookie": "; ".join(f"{one.name}={one.value}" for one in session.cookies)},
+        )
+        remove_key(closed, revoked)
+        await_close(socket)
+        assert session.get(url(closed, "/v1/overview"), timeout=S).status_code == 401
 
 
 # -- its end -----------------------------------------------------------------------------------------------------------
@@ -349,6 +425,33 @@ def test_keys_go_with_their_owner_and_do_not_come_back_with_its_name(own_closed:
     assert requests.post(url(server, "/v1/users"), json=new, auth=ADMIN, timeout=S).ok
     assert requests.get(url(server, "/v1/overview"), headers=bearer(made), timeout=S).status_code == 401
     assert requests.get(url(server, "/v1/keys"), auth=ADMIN, timeout=S).json()["total"] == 0
+
+
+def test_a_key_that_is_added_while_its_owner_is_removed_is_not_added(tmp_path: Path) -> None:
+    """Or it would be a key of the next user of this name."""
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            await broker.users.add("bob", User())
+            async with broker.api_keys._changes._turn:
+                adding = asyncio.ensure_future(broker.api_keys.add("bob", "full", DAY_MS))
+                await until(lambda: broker.api_keys._changes._under_way)
+                await broker.users.remove("bob")
+            with pytest.raises(Conflict):
+                await adding
+            assert broker.api_keys.listing() == []
+
+    asyncio.run(main())
+
+
+def test_an_amqp_client_does_not_go_on_with_another_key(closed: Server) -> None:
+    """It may have another role, and its own end."""
+    full, other = add_key(closed, expires_in_ms=60_000), add_key(closed, role="read-only")
+    connection = pika_connection(closed, "alice", full["secret"])
+    connection.update_secret(full["secret"], "the same")
+    with pytest.raises(AMQPError):
+        connection.update_secret(other["secret"], "another")
+    assert connection.is_closed
 
 
 # -- restarts, the command line, the audit log -------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import shutil
@@ -16,15 +17,18 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.broker.kit import broker_on, run
+from tests.cluster.in_process import until
 from tests.protocols.kafka.admin_kit import Desk, each_version
 from tests.security.test_kafka_logins import METADATA, authenticate, handshake, request
 from tests.security.test_kafka_logins import _answer as answer_of
 from tests.security.users_kit import PASSWORDS, add_users
+from tests.security.users_kit import waystation as command
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.broker.access import Access
 from waystation.broker.access.types import DEFAULT
-from waystation.errors import Full
+from waystation.errors import Conflict, Full
 from waystation.security.delegation_tokens import MOST_OF_ONE
 from waystation.security.principals import ANONYMOUS, Principal, key_credential, token_credential
 from waystation.security.rules import Rule
@@ -163,6 +167,12 @@ def test_everybody_sees_the_tokens_that_concern_it(desk: TokenDesk, version: int
     assert (found.principal_name, ms(found.max_timestamp)) == ("alice", ms(mine.max_timestamp))
 
 
+def test_who_may_look_at_everything_does_not_see_what_logs_in_as_others(desk: TokenDesk) -> None:
+    desk.run(desk.broker.users.add("watcher", User(tags=("monitoring", "management"))))
+    assert desk.create().error_code == ErrorCode.none
+    assert desk.as_("watcher").describe().tokens == ()
+
+
 def test_a_token_for_another_user_needs_the_right_to_alter_it(desk: TokenDesk) -> None:
     other: Any = {"owner_principal_type": "User", "owner_principal_name": "bob"}
     assert desk.create(**other).error_code == ErrorCode.delegation_token_authorization_failed
@@ -228,6 +238,80 @@ def test_tokens_go_with_their_owner(desk: TokenDesk) -> None:
     made = desk.as_("bob").create(renewers=[user("alice")])
     desk.run(desk.broker.users.remove("bob"))
     assert desk.as_("alice").renew(made.hmac).error_code == ErrorCode.delegation_token_not_found
+
+
+def test_who_is_removed_makes_no_more_tokens(desk: TokenDesk) -> None:
+    """A connection of its own may be there for half a second."""
+    desk.run(desk.broker.users.remove("bob"))
+    assert desk.as_("bob").create().error_code == ErrorCode.delegation_token_request_not_allowed
+    assert desk.broker.delegation_tokens.listing() == []
+
+
+def test_a_token_that_is_made_while_its_owner_is_removed_is_not_made(desk: TokenDesk) -> None:
+    async def main() -> None:
+        users, tokens = desk.broker.users, desk.broker.delegation_tokens
+        turn = tokens._changes._turn
+        async with turn:
+            making = asyncio.ensure_future(tokens.create("bob", "alice", (), -1))
+            await until(lambda: tokens._changes._under_way)
+            await users.remove("bob")
+        with pytest.raises(Conflict):
+            await making
+
+    desk.run(main())
+    assert desk.broker.delegation_tokens.listing() == []
+
+
+def test_a_token_that_comes_between_the_steps_of_its_owners_removal_goes_too(
+    desk: TokenDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users, tokens = desk.broker.users, desk.broker.delegation_tokens
+    write = users._write
+
+    async def later(*about: Any) -> None:
+        monkeypatch.setattr(users, "_write", write)
+        await tokens.create("bob", "bob", (), -1)
+        await write(*about)
+
+    monkeypatch.setattr(users, "_write", later)
+    desk.run(users.remove("bob"))
+    assert tokens.listing() == []
+
+
+def test_expired_tokens_of_others_keep_nobody_from_making_one(desk: TokenDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waystation.security.delegation_tokens.SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr("waystation.security.delegation_tokens.MOST_OF_ONE", 2)
+    for who in ("alice", "alice", "bob", "bob"):
+        assert desk.as_(who).create(max_lifetime=timedelta(milliseconds=300)).error_code == ErrorCode.none
+    wait_for(lambda: desk.broker.delegation_tokens.listing() == [], "they have expired")
+    assert desk.as_("bob").create().error_code == ErrorCode.none
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_token_goes_with_its_owner_though_there_is_no_secret_key_at_the_time(tmp_path: Path, offline: bool) -> None:
+    def broker(**more: str) -> Any:
+        return broker_on(tmp_path / "data", auth_required="true", **more)
+
+    async def make() -> str:
+        async with broker(delegation_token_secret_key=KEY) as found:
+            await found.users.add("bob", User())
+            return (await found.delegation_tokens.create("bob", "bob", (), -1)).id
+
+    async def remove() -> None:
+        async with broker() as found:
+            await found.users.remove("bob")
+
+    async def valid(token_id: str) -> bool:
+        async with broker(delegation_token_secret_key=KEY) as found:
+            return found.delegation_tokens.valid(token_id) is not None
+
+    made = run(make())
+    assert run(valid(made))
+    if offline:
+        command("users", "remove", "bob", "--data", str(tmp_path / "data"))
+    else:
+        run(remove())
+    assert not run(valid(made))
 
 
 def test_all_at_once_cannot_pass_the_bound(desk: TokenDesk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,6 +421,11 @@ def test_a_token_logs_in_as_its_owner_and_makes_no_other(server: Server, mechani
     assert Wire(server, token_id, secret(hmac), token=False).code == 58
     assert Wire(server, token_id, secret(hmac[:-1] + b"x"), token=True).code == 58
     assert Wire(server, "alice", PASSWORDS["alice"], token=True).code == 58, "a user is no token"
+    assert alice.move(EXPIRE, hmac, 60_000) == 0
+    assert not worker.open, "its session would have lasted for a day"
+    worker = Wire(server, token_id, secret(hmac), token=True, mechanism=mechanism)
+    assert worker.open
+    assert 0 < worker.lifetime_ms <= 60_000
     assert alice.move(EXPIRE, hmac, -1) == 0
     assert not worker.open, "what has logged in by it ends with it"
     assert Wire(server, token_id, secret(hmac), token=True).code == 58

@@ -32,6 +32,9 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 import waystation
+from tests.security.test_kafka_logins import METADATA, authenticate, handshake, request
+from tests.security.test_kafka_logins import _answer as answer_of
+from tests.security.tls_kit import client_context, make_certificates, write_config
 from tests.security.users_kit import PASSWORDS, add_users
 from tests.security.users_kit import waystation as command
 from tests.support.names import unique
@@ -374,3 +377,29 @@ def test_a_group_in_a_namespace_changes_to_the_new_protocol_with_its_members(ser
     finally:
         new.close()
         old.close()
+
+
+def test_who_has_a_certificate_enters_a_namespace_by_a_login_only_if_it_may(tmp_path: Path) -> None:
+    certificates = make_certificates(tmp_path / "certificates", "bob")
+    add_users(tmp_path / "broker" / "data", PASSWORDS, superusers=("admin",), rules=RULES)
+    config = """
+[tls]
+certificate = "server.crt"
+key = "server.key"
+client-ca = "ca.crt"
+client-certificates = "optional"
+plain = true
+[broker]
+"ssl.principal.mapping.rules" = "RULE:^CN=([^,]+).*$/$1/"
+"""
+    with Server(tmp_path / "broker", arguments=write_config(certificates, config)) as server:
+        command("namespaces", "create", "shop", "--server", address(server, "admin"))
+        with (
+            socket.create_connection(split_address(server.bootstrap), timeout=DEADLINE_S) as plain,
+            client_context(certificates, "bob").wrap_socket(plain, server_hostname="localhost") as wire,
+        ):
+            for step in (handshake("PLAIN"), authenticate(b"\0bob@shop\0" + PASSWORDS["bob"].encode())):
+                wire.sendall(step)
+                answer_of(wire)
+            wire.sendall(request(METADATA, 1, struct.pack(">i", 0)))
+            assert answer_of(wire) is None

@@ -102,6 +102,30 @@ def test_no_action_of_json_lines_is_done_before_the_login(closed: Server) -> Non
         assert answer["error_type"] == "NotAuthenticated", action
 
 
+def test_nobody_becomes_somebody_else_on_a_connection(closed: Server) -> None:
+    """What it has opened would not end with the user, or with the key, that it was opened by."""
+    lines = Lines(closed)
+    for name in ("alice", "alice", "bob"):
+        answer = lines.ask(action="hello", user=name, password=PASSWORDS[name])
+        assert answer is not None
+        assert (answer.get("error_type") == "NotAuthenticated") is (name == "bob")
+    assert lines.rest() == b""
+
+
+def test_connections_of_a_removed_user_end_though_there_is_another_one_of_its_name(own_closed: Any) -> None:
+    server = own_closed()
+    lines = Lines(server)
+    answer = lines.ask(action="hello", user="bob", password=PASSWORDS["bob"])
+    assert answer is not None
+    assert answer["status"] == "success"
+    with ws.connect(address(server, "admin", PASSWORDS["admin"])) as mq:
+        mq.act("remove-user", user="bob")
+        mq.act("add-user", user="bob", password="another")
+        lines.rest()  # until the broker ends it
+        with ws.connect(address(server, "bob", "another")) as new:
+            new.queue(unique("queue")).put("hello")
+
+
 def test_a_failed_login_ends_the_connection(closed: Server) -> None:
     lines = Lines(closed)
     answer = lines.ask(action="hello", user="bob", password="wrong")

@@ -20,6 +20,7 @@ from waystation.queues.settings import QueueSettings
 from waystation.security.permissions import Operation, Resource
 from waystation.security.rules import Rule
 from waystation.security.users import User
+from waystation.share.topic_queue_settings import TopicQueueSettings
 from waystation.subscriptions.tailing import NEXT
 
 ALICE = Principal("alice")
@@ -255,5 +256,31 @@ def test_a_publisher_that_is_remembered_is_asked_again_when_anything_has_changed
         await broker.permissions.remove([rule])
         with pytest.raises(NotAllowed):
             alice.publish("shop.orders", [Message(b"x")])
+
+    with_users(tmp_path, story)
+
+
+def test_what_creates_its_topic_needs_the_right_to_create_it(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        alice = access(broker)
+        await access(broker, Principal("admin")).declare_exchange("events", "topic")
+        await broker.permissions.add(
+            [
+                may("read", "exchange", "events"),
+                may("write", "topic", "orders"),
+                may("read", "topic", "orders"),
+                may("create", "queue", "jobs"),
+            ]
+        )
+        on_topic = TopicQueueSettings("orders")
+        for refused in (alice.bind("events", "topic:orders", "k"), alice.topic_queues.declare("jobs", on_topic)):
+            with pytest.raises(NotAllowed, match="may not create topic 'orders'"):
+                await refused
+            assert "orders" not in broker.topics
+        await broker.permissions.add([may("create", "topic", "orders")])
+        await alice.topic_queues.declare("jobs", on_topic)
+        await broker.permissions.remove([may("create", "topic", "orders")])
+        await alice.bind("events", "topic:orders", "k")  # it is there
+        assert "orders" in broker.topics
 
     with_users(tmp_path, story)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -27,13 +28,17 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as websocket
 
 import waystation as ws
+from tests.broker.kit import broker_on
 from tests.security.test_kafka_logins import METADATA, authenticate, handshake, request, talk
+from tests.security.users_kit import PASSWORDS, add_users
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.errors import NotAuthenticated
+from waystation.security.principals import Principal
 from waystation.security.sasl.exchange import Failed
 from waystation.security.tokens import REFETCH_S, TokenOwner, Tokens, TokenTerms
+from waystation.security.users import User
 
 ISSUER, AUDIENCE = "https://id.example", "waystation"
 
@@ -184,6 +189,30 @@ def test_a_token_is_a_bearer_of_http_a_password_of_amqp_and_of_the_native_client
     assert users == ["erin"]
     with pytest.raises(NotAuthenticated):
         ws.connect(f"waystation://x:a.b.c@{guarded.bootstrap}?mechanism=OAUTHBEARER")
+
+
+def test_a_name_with_an_at_in_it_is_nobody_elses(tmp_path: Path, provider: Provider) -> None:
+    """Mail addresses are usual names: their first part is not a user here, and their second no namespace."""
+    add_users(tmp_path / "data", PASSWORDS, superusers=("admin",))
+    settings = {"sasl.oauthbearer.jwks.endpoint.url": provider.url}
+    with Server(tmp_path, settings=settings) as server:
+        said = {"authorization": f"Bearer {provider.token('admin@example.com')}"}
+        who = requests.get(f"http://{server.addresses['http']}/v1/whoami", headers=said, timeout=20).json()
+        assert (who["user"], who["superuser"]) == ("admin@example.com", False)
+        producer = Producer(confluent(server, lambda: provider.token("admin@example.com")))
+        producer.produce(unique("token"), b"hello")
+        assert producer.flush(20) == 0
+
+
+def test_a_certificate_or_a_token_has_the_groups_of_a_user_of_exactly_its_name(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            await broker.users.add("alice", User(superuser=True, groups=("ops",)))
+            named = broker.authenticator._named
+            assert named("alice") == Principal("alice", groups=("ops",), superuser=True)
+            assert named("alice@example.com", ("some",)) == Principal("alice@example.com", groups=("some",))
+
+    asyncio.run(main())
 
 
 def bearer(token: str) -> bytes:

@@ -31,7 +31,7 @@ from waystation.health.sampling import Sampling
 from waystation.log.commit import GroupCommit
 from waystation.log.points import RecoveryPoints
 from waystation.log.state import StateLog
-from waystation.observe.connections import Connections
+from waystation.observe.connections import Connected, Connections
 from waystation.observe.events import event_logger
 from waystation.observe.meters import Meters, ProtocolMeter
 from waystation.observe.tracing import Tracing
@@ -495,7 +495,11 @@ class Broker:
         """Connections of a user that is removed end; so do those of nobody, once everybody has to log in. Not at
         once: whoever added the user is answered first."""
         removed = name if user is None else None
-        asyncio.get_running_loop().call_later(LAST_ANSWER_S, self._end_connections, removed)
+        theirs: list[Connected] = []
+        if removed is not None:
+            self.users.leaving.add(removed)
+            theirs = [connection for connection in self.connections if connection.login == removed]
+        asyncio.get_running_loop().call_later(LAST_ANSWER_S, self._end_connections, removed, theirs)
 
     def _key_removed(self, key_id: str) -> None:
         """Connections that have logged in by it end."""
@@ -512,12 +516,15 @@ class Broker:
     def _logged_in(self, login: Login) -> None:
         self.audit.login(login.user, login.host, login.protocol, login.mechanism, failure=login.failure)
 
-    def _end_connections(self, removed: str | None) -> None:
+    def _end_connections(self, removed: str | None, theirs: Sequence[Connected]) -> None:
+        """`theirs`: of the user that was removed, at that moment. There may be another one of the name by now."""
         closed = self.authenticator.required
+        if removed is not None:
+            self.users.leaving.discard(removed)
         for connection in self.connections:
             if not connection.login and closed:
                 connection.end("clients have to log in now: there are users")
-            elif connection.login == removed and removed not in self.users:
+            elif connection.login == removed and (connection in theirs or removed not in self.users):
                 connection.end(f"user {removed!r} is removed")
 
     async def _undo_left_over(self) -> None:

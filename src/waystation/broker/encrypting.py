@@ -25,6 +25,7 @@ from waystation.errors import Conflict, CorruptBatch, NotFound
 from waystation.log.cleaning import encrypting
 from waystation.log.cleaning.encrypting import Usage
 from waystation.log.points import RecoveryPoints
+from waystation.log.segments.swap import SWAP
 from waystation.queues.shard import delivery_notes, snapshot
 from waystation.topics import lost
 from waystation.world import World, real_world
@@ -42,7 +43,8 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """`damaged`: why a log was not encrypted."""
+    """`damaged`: why a log was not encrypted. `kept`: files for a person, which are as they were; while there are any,
+    no folder key is dropped, since what they have may be encrypted with it."""
 
     rewritten_bytes: int
     logs: int
@@ -109,6 +111,7 @@ def apply(path: str, source: str, *, everything: bool, world: World | None = Non
                 f"the broker of {root} was not stopped cleanly: start it and stop it once, so that it repairs what a"
                 " crash has left; then try again. Nothing was touched"
             )
+        _refuse_swaps(world, root)
         world = begun(world, root, source)
         if world.disk.size(f"{root}/{CATALOG_FILE}") is not None:
             with closing(SqliteCatalog(root, world.random, world.keys)):
@@ -132,9 +135,21 @@ def _apply(world: World, root: str, *, everything: bool) -> Applied:
         _forget_notes(world, folder)
         kept += _kept(world, folder)
     dropped = 0
-    if everything and not damaged:
+    if everything and not damaged and not kept:
         dropped = _drop_keys(world, root)
     return Applied(rewritten, logs, damaged, kept, dropped)
+
+
+def _refuse_swaps(world: World, root: str) -> None:
+    """A compaction that the disk has interrupted is finished by the next start, with a file that is as it was: it would
+    bring back what is plain, or be encrypted with a key that was dropped."""
+    for folder in _logs(world, root):
+        for name in world.disk.list(folder):
+            if name.endswith(SWAP):
+                raise Conflict(
+                    f"{folder}/{name} is of a compaction that is not finished: start the broker and stop it once; then"
+                    " try again. Nothing was touched"
+                )
 
 
 def _seal_snapshots(world: World, folder: str, *, everything: bool) -> int:
@@ -176,11 +191,12 @@ def _mark_node(world: World, root: str) -> None:
 
 def _logs(world: World, root: str) -> Iterator[str]:
     """The folder of every partition, those of lost topics too."""
-    for above in (f"{root}/topics", f"{root}/{lost.FOLDER}"):
-        for topic in world.disk.list(above):
-            for partition in world.disk.list(f"{above}/{topic}"):
-                if partition.isdecimal():
-                    yield f"{above}/{topic}/{partition}"
+    here = [f"{root}/topics/{name}" for name in world.disk.list(f"{root}/topics")]
+    aside = [f"{root}/{lost.FOLDER}/{name}" for name in lost.lost_folders(world.disk, root)]
+    for topic in here + aside:
+        for partition in world.disk.list(topic):
+            if partition.isdecimal():
+                yield f"{topic}/{partition}"
 
 
 def _kept(world: World, folder: str) -> list[str]:

@@ -20,8 +20,11 @@ from waystation.catalog.follower import Follower
 from waystation.cluster.store import Store
 from waystation.cluster.store_view import StoreView
 from waystation.errors import RevisionConflict, StoreUnavailable
+from waystation.observe.events import event_logger
 from waystation.topics.topics import Topics
 from waystation.world import World
+
+logger = event_logger("waystation.cluster")
 
 LOOK_S = 30.0
 MOST = 10_000
@@ -48,6 +51,10 @@ class Deletions:
                 await self._forget(await self._read())
         except (RevisionConflict, StoreUnavailable):
             pass
+        except OSError as error:  # it would end the looking for good
+            logger.warning(
+                "deletions.put_off", "deleted topics cannot be tidied up now, it is tried again: {error}", error=error
+            )
 
     async def _read(self) -> dict[str, Entry]:
         return (await self._world.offload(self._store.read, rows.DELETED_TOPICS)).entries

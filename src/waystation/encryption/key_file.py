@@ -129,24 +129,32 @@ class FolderKeyRing(KeyRing):
         self._content = content
         self._master = master
         self._source = source
+        self._refused: KeyFile | None = None
+        self._told = ""
 
     def refresh(self) -> None:
-        """Blocks. If the new file does not open, the keys in use stay, and the log says so once."""
+        """Blocks. If the new file does not open, the keys in use stay, and the log says so once. The master key may
+        come later than that: where it is in a file, which costs nothing to read, it is looked for each time."""
         try:
             content = load(self._disk, self._root)
             if content is None or content == self._content:
                 return
-            self._content = content
+            if content == self._refused and not self._source.startswith("file:"):
+                return
+            self._refused = content
             if self._master.id not in content.masters:
                 self._master = read_master_key(self._source)
             self.take(unwrapped(content, self._root, self._master), content.active)
         except (WaystationError, OSError) as error:
-            logger.warning(
-                "encryption.keys_not_loaded",
-                "the keys in use stay, though the file of keys has changed: {error}",
-                error=error,
-            )
+            if str(error) != self._told:
+                self._told = str(error)
+                logger.warning(
+                    "encryption.keys_not_loaded",
+                    "the keys in use stay, though the file of keys has changed: {error}",
+                    error=error,
+                )
             return
+        self._content, self._refused, self._told = content, None, ""
         logger.info(
             "encryption.keys_loaded",
             "the file of keys has changed; folder key {key} is used from now on",

@@ -45,7 +45,7 @@ def read_master_key(source: str) -> MasterKey:
     """InvalidSetting says what is wrong with the source, or with what it gave."""
     kind, _, rest = source.partition(":")
     if kind == "file" and rest:
-        return _parse(_from_file(rest), f"the file {rest}")
+        return _parse(_from_file(rest), f"the file {rest}", raw=True)
     if kind == "env" and rest:
         value = os.environ.get(rest)
         if value is None:
@@ -90,8 +90,9 @@ def _from_command(command: str) -> bytes:
     return done.stdout[:LARGEST_FILE]
 
 
-def _parse(content: bytes, where: str) -> MasterKey:
-    if len(content) == KEY_BYTES:
+def _parse(content: bytes, where: str, *, raw: bool = False) -> MasterKey:
+    """`raw`: it may be the bytes themselves. Text of that length is a password, or half of a key, and is none."""
+    if raw and len(content) == KEY_BYTES and not (content.isascii() and content.decode().strip().isprintable()):
         return MasterKey(content)
     text = content.strip()
     for decode in (binascii.unhexlify, lambda each: base64.b64decode(each, validate=True)):

@@ -170,13 +170,14 @@ class ApiKeys:
     async def add(self, owner: str, role: str, life_ms: int, note: str = "") -> NewKey:
         """A new key of a user that there is. In force when this returns; its text is nowhere else."""
         self._users.get(owner)
+        owner_revision = self._users.revision(owner)
         clock, random = self._world.clock, self._world.random
         made = make_key(owner, role, life_ms, note, now_ms=clock.now_ms(), token=random.token)
-        await self._changes.to_the_end(self._add(made))
+        await self._changes.to_the_end(self._add(made, owner_revision))
         logger.info("key.added", "API key {key} of user {user} is added", key=shown(made.id), user=owner)
         return made
 
-    async def _add(self, made: NewKey) -> None:
+    async def _add(self, made: NewKey, owner_revision: int) -> None:
         now_ms = self._world.clock.now_ms()
         mine = self.listing(made.key.owner)
         old = [key_id for key_id, key in mine if key.expires_ms <= now_ms] if len(mine) >= MOST_OF_ONE else []
@@ -185,7 +186,7 @@ class ApiKeys:
         changes: dict[str, bytes | None] = {rows.definition_key(KIND, key_id): None for key_id in old}
         changes[rows.definition_key(KIND, made.id)] = msgspec.json.encode(made.key)
         owner_row = rows.definition_key(USER, made.key.owner)
-        expected = {rows.definition_key(KIND, made.id): ABSENT, owner_row: self._users.revision(made.key.owner)}
+        expected = {rows.definition_key(KIND, made.id): ABSENT, owner_row: owner_revision}
         await self._write(changes, expected)
 
     async def remove(self, key_id: str) -> None:

@@ -169,8 +169,9 @@ class Authenticator:
         return None if name is None else self._named(name)
 
     def _named(self, name: str, groups: tuple[str, ...] = ()) -> Principal:
-        """Somebody whom another authority vouches for: a user of this name need not exist."""
-        known = self.principal(name)
+        """Somebody whom another authority vouches for: a user of this name need not exist. The name is the whole name:
+        that of `alice@example.com` is not Alice in a namespace, as it would be if she logged in by her password."""
+        known = self.principal(name) if name in self._users else None
         if known is None:
             return Principal(name, groups=groups, superuser=name in self._superusers)
         return Principal(name, "User", (*known.groups, *groups), known.superuser, known.namespace)
@@ -268,12 +269,12 @@ class Authenticator:
 
     async def _settled(self, outcome: Outcome, mechanism: str, peer: LoginPeer) -> Outcome:
         """The outcome, when it is counted and may be told, with the address that its principal is at."""
-        if isinstance(outcome, Done) and not self._holds(outcome.principal.credential):
+        if isinstance(outcome, Done) and not self.holds(outcome.principal.credential):
             outcome = Failed("it was revoked while the client logged in", outcome.principal.name)
         await self._settle(outcome, mechanism, peer)
         return _from(outcome, peer)
 
-    def _holds(self, credential: str) -> bool:
+    def holds(self, credential: str) -> bool:
         """Whether what somebody has logged in by is still there."""
         kind, _, found = credential.partition(":")
         if kind == "token":
@@ -392,9 +393,13 @@ class _Directory:
     def check(self, name: str, password: bytes) -> Done | Failed:
         if password.startswith(credentials.KEY_BEGIN):
             found = self._check_key(password.decode("utf-8", "surrogateescape"))
-            if isinstance(found, Failed) or found.principal.name == name:
-                return found if isinstance(found, Done) else Failed(found.reason, name)
-            return Failed("the API key is another user's", name)
+            if isinstance(found, Failed):
+                return Failed(found.reason, name)
+            login, namespace = self._users.split(name)
+            if found.principal.name != login:
+                return Failed("the API key is another user's", name)
+            home = found.principal.namespace
+            return replace(found, principal=replace(found.principal, namespace=namespace or home))
         right = self.is_password(name, password)
         principal = self.principal(name)
         if not right or principal is None:

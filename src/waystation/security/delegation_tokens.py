@@ -6,8 +6,9 @@ when it is valid, and SCRAM verifiers. A client logs in by SCRAM with the id as 
 password, and the extension `tokenauth=true`; it is then the owner.
 
 Invariants: a token is valid until its expiry, which its owner and its renewers move, and never beyond its maximum
-lifetime; who has logged in by a token gets no other one; a token goes with its owner, in the same change. A change of
-the secret key ends all tokens (`mark`). Bounded: `MOST_OF_ONE` of an owner, `MAX_TOKENS` in all.
+lifetime; who has logged in by a token gets no other one; a token goes with its owner, in the same change, also while
+there is no secret key, or another one. A change of the secret key ends all tokens (`mark`): they are of use again if it
+is changed back. Bounded: `MOST_OF_ONE` of an owner, `MAX_TOKENS` in all.
 
 On the loop's thread only, but for what says otherwise.
 """
@@ -86,7 +87,7 @@ class MadeToken(msgspec.Struct, frozen=True):
 
 
 OnRemoved = Callable[[str], None]
-"""Gets the id of a token that is not valid any more."""
+"""Gets the id of a token whose sessions end."""
 
 
 class DelegationTokens:
@@ -103,6 +104,7 @@ class DelegationTokens:
         self._settings = settings
         self._world = world
         self._known: dict[str, DelegationToken] = {}
+        self._unusable: dict[str, DelegationToken] = {}  # made with another secret key
         self._by_secret: dict[bytes, str] = {}
         self._verifiers: dict[str, tuple[credentials.Verifier, ...]] = {}
         self._revisions: dict[str, int] = {}
@@ -120,7 +122,7 @@ class DelegationTokens:
         await self._changes.settle()
 
     def subscribe_removed(self, callback: OnRemoved) -> None:
-        """`callback` is called when a token is not valid any more, but for its expiry."""
+        """`callback` is called when a token is not valid any more, but for its expiry, or for less long than it was."""
         self._on_removed.append(callback)
 
     # -- finding ----------------------------------------------------------------------------------------------------
@@ -152,10 +154,8 @@ class DelegationTokens:
 
     def rows_of(self, owner: str) -> list[str]:
         """Keys of the catalog under which an owner's are."""
-        return [rows.definition_key(KIND, token_id) for token_id in self._of(owner)]
-
-    def _of(self, owner: str) -> list[str]:
-        return [token_id for token_id, token in self._known.items() if token.owner == owner]
+        stored = {**self._unusable, **self._known}
+        return [rows.definition_key(KIND, token_id) for token_id, token in stored.items() if token.owner == owner]
 
     def secret_of(self, token_id: str) -> bytes:
         """What the owner's workers prove to have, in base64."""
@@ -165,8 +165,9 @@ class DelegationTokens:
     # -- changes ----------------------------------------------------------------------------------------------------
 
     async def create(self, owner: str, requester: str, renewers: Iterable[str], max_life_ms: int) -> MadeToken:
-        """In force when this returns."""
+        """In force when this returns. Conflict: the owner was changed, or removed, meanwhile."""
         self._check_enabled()
+        owner_revision = self._users.revision(owner)
         named = tuple(dict.fromkeys(renewers))
         if len(named) > MAX_RENEWERS or any(not 0 < len(name) <= MAX_NAME for name in (*named, owner)):
             raise TokenRefused(
@@ -182,21 +183,23 @@ class DelegationTokens:
         password = base64.b64encode(secret).decode()
         verifiers = await self._world.offload(credentials.verifiers_of, password, self._world.random.token)
         token = DelegationToken(owner, requester, named, now_ms, expires_ms, now_ms + life_ms, verifiers, _mark(secret))
-        await self._changes.to_the_end(self._add(token_id, token))
+        await self._changes.to_the_end(self._add(token_id, token, owner_revision))
         logger.info("token.created", "a delegation token of {user} is created", user=owner, token=token_id)
         return MadeToken(token_id, token, secret)
 
-    async def _add(self, token_id: str, token: DelegationToken) -> None:
+    async def _add(self, token_id: str, token: DelegationToken, owner_revision: int) -> None:
         now_ms = self._world.clock.now_ms()
-        expired = [one for one, known in self._known.items() if known.expires_ms <= now_ms][:SWEPT_AT_ONCE]
-        if len(self._of(token.owner)) - sum(self._known[one].owner == token.owner for one in expired) >= MOST_OF_ONE:
+        valid = [one for one in self._known.values() if one.expires_ms > now_ms]
+        if sum(one.owner == token.owner for one in valid) >= MOST_OF_ONE:
             raise Full(f"{token.owner} has {MOST_OF_ONE} delegation tokens, which is the most: expire one first")
-        if len(self._known) - len(expired) >= MAX_TOKENS:
+        if len(valid) >= MAX_TOKENS:
             raise Full(f"there are {MAX_TOKENS} delegation tokens, which is the most")
+        stored = {**self._unusable, **self._known}
+        expired = [one for one, known in stored.items() if known.expires_ms <= now_ms][:SWEPT_AT_ONCE]
         changes: dict[str, bytes | None] = {rows.definition_key(KIND, one): None for one in expired}
         changes[rows.definition_key(KIND, token_id)] = msgspec.json.encode(token)
         owner_row = rows.definition_key(USER, token.owner)
-        expected = {rows.definition_key(KIND, token_id): ABSENT, owner_row: self._users.revision(token.owner)}
+        expected = {rows.definition_key(KIND, token_id): ABSENT, owner_row: owner_revision}
         await self._write(changes, expected)
 
     async def renew(self, secret: bytes, user: str, period_ms: int) -> int:
@@ -261,14 +264,22 @@ class DelegationTokens:
         for row, value in update.changes:
             token_id = rows.definition_name(KIND, row)
             if value is not None:
+                before = self._known.get(token_id)
                 self._take(token_id, value, update.revision)
+                after = self._known.get(token_id)
+                if before is not None and after is not None and after.expires_ms < before.expires_ms:
+                    self._tell(token_id)  # sessions last until the end that they were told at the login
                 continue
             self._revisions.pop(token_id, None)
             self._verifiers.pop(token_id, None)
+            self._unusable.pop(token_id, None)
             if self._known.pop(token_id, None) is not None:
                 self._by_secret.pop(_key(self.secret_of(token_id)), None)
-                for callback in self._on_removed:
-                    callback(token_id)
+                self._tell(token_id)
+
+    def _tell(self, token_id: str) -> None:
+        for callback in self._on_removed:
+            callback(token_id)
 
     def _take(self, token_id: str, value: bytes, revision: int) -> None:
         self._revisions[token_id] = revision
@@ -282,7 +293,8 @@ class DelegationTokens:
             return
         secret = self.secret_of(token_id) if self.enabled else b""
         if not secret or _mark(secret) != token.mark:
-            return  # it was made with another key, and nobody can log in by it
+            self._unusable[token_id] = token  # it was made with another key, and nobody can log in by it
+            return
         self._known[token_id] = token
         self._verifiers[token_id] = verifiers
         self._by_secret[_key(secret)] = token_id
@@ -295,3 +307,16 @@ def _key(secret: bytes) -> bytes:
 
 def _mark(secret: bytes) -> str:
     return hashlib.sha256(b"mark" + secret).hexdigest()
+
+
+def stored_rows(catalog: Catalog, owner: str) -> list[str]:
+    """Keys of the catalog under which an owner's are, of one that no broker uses. Blocks."""
+    found = []
+    for token_id, value in catalog.definitions(KIND).items():
+        try:
+            token = msgspec.json.decode(value, type=DelegationToken)
+        except msgspec.DecodeError:
+            continue
+        if token.owner == owner:
+            found.append(rows.definition_key(KIND, token_id))
+    return found

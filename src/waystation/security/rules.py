@@ -192,8 +192,8 @@ class Judge:
 
 
 class ReadOnlyJudge(Judge):
-    """Of a principal that may only look: what its user may, of `LOOKING`, and reading topics, which takes nothing away.
-    Taking from a queue does, and so does committing a group's offsets."""
+    """Of a principal that may only look: what its user may, of `LOOKING`, and entering namespaces and reading topics,
+    which takes nothing away. Taking from a queue does, and so does committing a group's offsets."""
 
     __slots__ = ("_whole",)
 
@@ -204,7 +204,7 @@ class ReadOnlyJudge(Judge):
         self._whole = whole  # None: its user may do everything
 
     def _looks(self, operation: Operation, resource: Resource) -> bool:
-        return operation in self.LOOKING or (operation, resource) == ("read", "topic")
+        return operation in self.LOOKING or (operation == "read" and resource in ("topic", "namespace"))
 
     def allows(
         self, operation: Operation, resource: Resource, namespace: str, name: str, full: str | None = None

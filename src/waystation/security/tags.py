@@ -3,7 +3,7 @@
 | tag | what it allows |
 | --- | --- |
 | `administrator` | everything about the broker, its namespaces, users and rules; no message |
-| `monitoring` | to see all of that |
+| `monitoring` | to see all of that, but not what is a user's: a delegation token that is seen can be used |
 | `policymaker` | to change policies and see namespaces |
 | `management` | nothing by itself: what the user's own rules allow |
 
@@ -20,7 +20,7 @@ ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT = "administrator", "monitorin
 TAGS = (ADMINISTRATOR, MONITORING, POLICYMAKER, MANAGEMENT)
 
 _MANAGED: tuple[Resource, ...] = ("cluster", "namespace", "user")
-_SHOWN: tuple[Resource, ...] = (*_MANAGED, "topic", "queue", "exchange", "group", "transactional-id")
+_SHOWN: tuple[Resource, ...] = ("cluster", "namespace", "topic", "queue", "exchange", "group", "transactional-id")
 
 
 def rules_of_tags(user: str, tags: Iterable[str]) -> list[Rule]:

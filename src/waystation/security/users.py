@@ -78,6 +78,8 @@ class Users:
         self._changes = Changes()
         self._on_change: list[OnChange] = []
         self._along: list[RowsOf] = []
+        self.leaving: set[str] = set()
+        """Those that were removed just now: connections of theirs may still be there for a moment."""
         self._rounds: dict[str, list[int]] = {}  # by mechanism, until a user changes
         self._secret = b""
 
@@ -174,9 +176,17 @@ class Users:
 
     async def remove(self, name: str) -> None:
         self.get(name)
-        along: dict[str, bytes | None] = {row: None for rows_of in self._along for row in rows_of(name)}
-        await self._changes.to_the_end(self._write(name, None, along))
+        await self._changes.to_the_end(self._remove(name))
         logger.info("user.removed", "user {user} is removed", user=name)
+
+    async def _remove(self, name: str) -> None:
+        await self._write(name, None, self._rows_along(name))
+        added = self._rows_along(name)  # while that was written; from now on nothing is: its owner is not there
+        if added:
+            await self._follower.change(added)
+
+    def _rows_along(self, name: str) -> dict[str, bytes | None]:
+        return {row: None for rows_of in self._along for row in rows_of(name)}
 
     async def _save(self, name: str, user: User, *, new: bool) -> bool:
         value = encoded(name, user)

@@ -165,7 +165,7 @@ class Listener:
 
 class _Handshake(asyncio.Protocol):
     """Stands for the protocol of an encrypted connection while there is none: a loop asks for one before the handshake,
-    and tells it nothing if that fails, so that whatever had noted it would keep it for ever."""
+    and tells it nothing if that fails, so that whatever had noted it would keep it forever."""
 
     def __init__(self, welcome: Welcome, leave: Leave) -> None:
         self._welcome = welcome

@@ -14,7 +14,8 @@ from kio.schema.index import schema_name_map
 from kio.static.constants import EntityType
 
 from tests.protocols.kafka import frames
-from waystation.broker.access.types import Names
+from waystation.broker.access.types import Names, Regex
+from waystation.errors import InvalidPattern
 from waystation.groups.machines.classic_member import assigned_partitions, read_subscription, write_assignment
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.requests import member_metadata
@@ -74,6 +75,14 @@ def test_patterns_are_about_names_inside(pattern: str, inside: str) -> None:
     assert compiled.fullmatch(f"shop.{inside}")
     assert not compiled.fullmatch(inside)
     assert not compiled.fullmatch(f"other.{inside}")
+
+
+@pytest.mark.parametrize("pattern", [")|(?:.*", "a)|(b", "(", "[", ".*)|(?:.*"])
+def test_what_is_no_pattern_by_itself_is_none_inside(pattern: str) -> None:
+    """It would match what is outside."""
+    for translate in (inward(SHOP).topic_regex, inward(SHOP).named_regex):
+        with pytest.raises(InvalidPattern):
+            Regex(translate(pattern))
 
 
 # -- between members ---------------------------------------------------------------------------------------------------

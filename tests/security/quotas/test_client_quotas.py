@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from waystation.security.principals import LOCAL, Principal
 from waystation.security.quotas import client_quotas
 from waystation.security.quotas.bucket import Bucket
 from waystation.security.quotas.client_quotas import KIND, ClientQuotas
-from waystation.security.quotas.entities import QuotaEntity
+from waystation.security.quotas.entities import QuotaEntity, check_entity
 
 ALICE = Principal("alice")
 
@@ -256,5 +258,74 @@ def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
             broker.catalog.write({rows.definition_key(KIND, "z"): value})
             broker.quotas.load()
             assert not broker.quotas.listing()
+
+    asyncio.run(main())
+
+
+def test_making_room_for_buckets_is_done_for_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client can make a bucket with each request, and each time all sessions look for theirs again."""
+    monkeypatch.setattr(client_quotas, "MOST_BUCKETS", 100)
+    quotas, clock = quotas_of({QuotaEntity(None, ""): {"producer_byte_rate": 1.0}})
+    before = quotas.version
+    for number in range(1000):
+        bucket = quotas.of_client("producer_byte_rate", "alice", f"client-{number}")
+        assert bucket is not None
+        bucket.take(1000, clock[0])
+    assert len(quotas._buckets) <= 100
+    assert quotas.version - before <= 100
+
+
+def test_who_is_in_no_namespace_by_its_protocol_is_in_its_home() -> None:
+    quotas, _ = quotas_of({QuotaEntity(namespace="shop"): {"producer_byte_rate": 1000.0}})
+    tenant, guest = Principal("alice", namespace="shop"), Principal("bob")
+    for used, waits in [
+        (Used(quotas, guest, "", "/"), False),
+        (Used(quotas, tenant, "", "/"), True),
+        (Used(quotas, guest, "", "shop"), True),
+    ]:
+        used.publish(1, 10_000)
+        assert bool(used.publish_wait_s()) is waits
+
+
+@pytest.mark.parametrize("ip", ["2001:DB8::7", "2001:db8:0::7"])
+def test_an_address_is_written_as_connections_show_it(ip: str) -> None:
+    """Or the quota would be nobody's."""
+    with pytest.raises(Invalid, match="2001:db8::7"):
+        check_entity(QuotaEntity(ip=ip))
+
+
+def test_quotas_of_nobody_are_refused_before_anything_is_begun(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            views = broker.access(ALICE, "/", broker.meters.http).views
+            with warnings.catch_warnings(record=True) as told:
+                warnings.simplefilter("always")
+                with pytest.raises(Invalid, match="a quota is for somebody"):
+                    await views.act("set-quotas", {"user": "", "quotas": {"producer_byte_rate": 1}})
+                gc.collect()
+            assert [str(one.message) for one in told] == []  # no coroutine that was never awaited
+
+    asyncio.run(main())
+
+
+def test_what_is_refused_anyway_is_not_waited_for(tmp_path: Path) -> None:
+    """A slip of the pen would keep all clients of the user from creating topics for months."""
+
+    async def main() -> None:
+        async with broker_on(tmp_path) as broker:
+            await broker.quotas.alter(QuotaEntity("alice"), {"controller_mutation_rate": 1.0})
+            alice = broker.access(ALICE, "/", broker.meters.http)
+            await alice.create_topic("orders", 1)
+            for refused in (
+                alice.create_topic("paid", 1_000_000_000),
+                alice.create_topic("no such name/", 50),
+                alice.topics.add_partitions("orders", 1_000_000_000),
+                alice.views.act("alter-topic", {"topic": "orders", "partitions": 1_000_000_000}),
+            ):
+                with pytest.raises(Invalid):
+                    await refused
+            await alice.create_topic("paid", 1)
+            assert len((await alice.topics.add_partitions("orders", 2)).partitions) == 2
+            await alice.views.act("alter-topic", {"topic": "orders", "partitions": 3})
 
     asyncio.run(main())

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from kafka import KafkaConsumer, KafkaProducer
 
 import waystation
+from tests.security.test_kafka_logins import authenticate, handshake, talk
 from tests.security.users_kit import PASSWORDS, add_users
 from tests.security.users_kit import waystation as command
 from tests.support.names import unique
@@ -340,6 +341,63 @@ def test_http_publisher_is_answered_later_and_refused_if_it_takes_long(limited: 
             assert problem["error"] == "QuotaExceeded"
             assert 0 < int(told["retry-after"]) <= 20
             assert counted(limited, "messages_published", "http") == before
+
+
+class Browser:
+    """Asks over HTTP as one user, or as nobody."""
+
+    def __init__(self, server: Server, user: str = "") -> None:
+        self._address = split_address(server.addresses["http"])
+        token = base64.b64encode(f"{user}:{PASSWORDS[user]}".encode()).decode() if user else ""
+        self._headers = {"authorization": f"Basic {token}"} if user else {}
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        with closing(http.client.HTTPConnection(*self._address, timeout=60)) as connection:
+            connection.request("GET", path, headers=self._headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+
+def test_reading_a_topic_by_http_counts_and_is_refused_if_it_takes_long(limited: Server) -> None:
+    topic = unique("quota")
+    with waystation.connect(address(limited, "bob")) as mq:
+        for _ in range(COUNT):
+            mq.publish(topic, MESSAGE)
+        for _ in range(25):
+            mq.publish(topic, MESSAGE * 10)
+    alice = Browser(limited, "alice")
+    began = time.monotonic()
+    for offset in range(COUNT):
+        status, data = alice.get(f"/v1/topics/{topic}/messages?count=1&offset={offset}")
+        assert status == 200
+        assert len(data) > PIECE
+    assert time.monotonic() - began >= (COUNT * PIECE - RATE - 2 * PIECE) / RATE
+    assert alice.get(f"/v1/topics/{topic}/messages?count=25&offset={COUNT}")[0] == 200  # waits for its ten seconds
+    status, data = alice.get(f"/v1/topics/{topic}/history?count=5")
+    assert (status, json.loads(data)["error"]) == (429, "QuotaExceeded")
+
+
+def test_who_has_not_logged_in_uses_up_nobodys_time(server: Server) -> None:
+    """All who log in would share what strangers have used."""
+    quotas(server, "set", "--user", "default", "request_percentage=0.01")
+    try:
+        for _ in range(20):
+            assert talk(server, handshake("PLAIN"))[0] is not None
+        login = authenticate(b"\0bob\0" + PASSWORDS["bob"].encode())
+        assert talk(server, handshake("PLAIN"), login)[1] is not None
+    finally:
+        quotas(server, "remove", "--user", "default")
+
+
+def test_whoever_looks_whether_the_broker_lives_is_answered_at_once(tmp_path: Path) -> None:
+    """On a broker that everybody may use, a publisher is nobody, and so is a probe."""
+    with Server(tmp_path) as server:
+        command("quotas", "set", "--user", "default", "producer_byte_rate=1000", "--server", server.bootstrap)
+        with waystation.connect(server.bootstrap) as mq:
+            mq.publish(unique("quota"), b"x" * RATE)
+        began = time.monotonic()
+        assert Browser(server).get("/healthz")[0] == 200
+        assert time.monotonic() - began < 8
 
 
 # -- connections -------------------------------------------------------------------------------------------------------

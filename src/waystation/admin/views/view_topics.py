@@ -176,9 +176,12 @@ async def topic_offsets(broker: ManagedBroker, query: TopicOffsetsQuery) -> Topi
 
 
 def partitions_to_add(broker: ManagedBroker, asked: AlterTopic) -> int:
-    """How many partitions `alter_topic` would create."""
+    """How many partitions `alter_topic` would create; raises what it would raise about them."""
     there = broker.topics.find(asked.topic)
-    return 0 if there is None or asked.partitions is None else max(0, asked.partitions - len(there.partitions))
+    if there is None or asked.partitions is None or asked.partitions == len(there.partitions):
+        return 0
+    broker.topics.check_growth(asked.topic, asked.partitions)
+    return asked.partitions - len(there.partitions)
 
 
 async def alter_topic(broker: ManagedBroker, asked: AlterTopic) -> TopicOut:

@@ -318,7 +318,9 @@ class Access:
     ) -> list[Peeked]:
         """Messages as they are, oldest first: as many as have `max_bytes`, or one."""
         self._permissions.check(self.principal, "read", "queue", queue)
-        return self._broker.queues.peek(queue, count, after, state, max_bytes)
+        found = self._broker.queues.peek(queue, count, after, state, max_bytes)
+        self.count_shown(len(found), sum(len(one.delivered.message.payload) for one in found))
+        return found
 
     def find_queued(self, message_id: str, queue: str | None = None) -> Found | None:
         """A message of a queue by its id: its own, or QUEUE#TAG. If no queue is named, also one that is delayed to a
@@ -453,6 +455,8 @@ class Access:
         """A new topic; `partitions` are `num.partitions` where they are not said."""
         self.topics.ask_create(topic)
         count = self._broker.settings.integer("num.partitions") if partitions is None else partitions
+        if self.quotas.on:  # what cannot be is not waited for
+            self._broker.topics.check_new(topic, count, settings or {}, replicas)
         self.mutate(count)
         work = self._broker.topics.create(topic, count, settings, replicas)
         return await self._changing("create", "topic", topic, work, f"{count} partitions")
@@ -563,6 +567,9 @@ class Access:
         """Messages of the exchange that match go to the target from now on."""
         self._ask_binding(exchange, target)
         self.check_key("read", exchange, key)
+        resource, name = target_of(target)
+        if resource == "topic":
+            self.topics.ask_use(name)
         await self._broker.routing.bind(exchange, target, key, arguments)
 
     async def unbind(self, exchange: str, target: str, key: str = "", arguments: dict[str, Any] | None = None) -> bool:
@@ -701,6 +708,11 @@ class Access:
         if self.quotas.on:
             self._use().consume(messages, size)
 
+    def count_shown(self, messages: int, size: int) -> None:
+        """So much was read by somebody who does not consume it: no delivery, but quotas limit it like one."""
+        if self.quotas.on:
+            self._use().consume(messages, size)
+
     def count_batches(self, placed: Sequence[Placed]) -> None:
         """These record batches were published, which were checked."""
         self.count(sum(read_header(batch).record_count for _, batch in placed), sum(len(batch) for _, batch in placed))
@@ -735,10 +747,16 @@ class Access:
 
     def check_publish_quota(self, most_s: float) -> None:
         """For a protocol that does not keep its publishers waiting for longer than that: QuotaExceeded."""
-        wait_s = self.publish_wait_s()
+        self._check_wait("publishes", self.publish_wait_s(), most_s)
+
+    def check_consume_quota(self, most_s: float) -> None:
+        """The same of those who read."""
+        self._check_wait("consumes", self.consume_wait_s(), most_s)
+
+    def _check_wait(self, does: str, wait_s: float, most_s: float) -> None:
         if wait_s > most_s:
             raise QuotaExceeded(
-                f"{self.principal.name} publishes faster than its quota allows; try again in {wait_s:.0f} s", wait_s
+                f"{self.principal.name} {does} faster than its quota allows; try again in {wait_s:.0f} s", wait_s
             )
 
     def mutate(self, partitions: int) -> None:
@@ -818,7 +836,9 @@ class Access:
     @property
     def reading(self) -> ReadingAccess:
         if self._reading is None:
-            self._reading = ReadingAccess(self._broker, self.principal, self.meter, self.count_delivered)
+            self._reading = ReadingAccess(
+                self._broker, self.principal, self.meter, self.count_delivered, self.count_shown
+            )
         return self._reading
 
     @property
@@ -855,7 +875,7 @@ class Access:
     def topic_queues(self) -> TopicQueueAccess:
         from waystation.broker.access.messaging.topic_queues import TopicQueueAccess
 
-        return TopicQueueAccess(self._broker, self.principal)
+        return TopicQueueAccess(self._broker, self.principal, self.topics.ask_use)
 
     @property
     def topics(self) -> TopicAccess:

@@ -88,6 +88,7 @@ def _status(arguments: argparse.Namespace) -> int:
                 "master_keys": masters,
                 "keys": keys,
                 "plain_bytes": plain,
+                "damaged": found.usage is not None and found.usage.damaged,
                 "files_for_manual_recovery": found.kept,
             }
         )
@@ -110,6 +111,8 @@ def _status(arguments: argparse.Namespace) -> int:
         )
     if plain:
         print(f"{plain} bytes of messages are not encrypted; `waystation encryption apply` encrypts them")
+    if found.usage is not None and found.usage.damaged:
+        note("a log is corrupt: how what is behind that is encrypted is not known; see `waystation log skip-corrupt`")
     _tell_kept(found.kept)
     return 0
 
@@ -168,6 +171,8 @@ def _apply(arguments: argparse.Namespace) -> int:
         for text in done.damaged:
             note(f"not encrypted: {text}; see `waystation log skip-corrupt`")
         _tell_kept(done.kept)
+        if arguments.everything and done.kept:
+            note("earlier folder keys stay in the file of keys, since these files may need them; then apply again")
     return 1 if done.damaged else 0
 
 

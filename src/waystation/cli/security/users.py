@@ -134,12 +134,13 @@ def _remove(arguments: argparse.Namespace) -> int:
         with open_client(arguments) as mq:
             opened = bool((mq.act("remove-user", user=name) or {}).get("opened"))
     else:
-        from waystation.security.api_keys import stored_rows
+        from waystation.security import api_keys, delegation_tokens
         from waystation.security.users import edit_offline, stored_users
 
         with offline_catalog(arguments.data) as (catalog, token):
             _known(stored_users(catalog), name)
-            edit_offline(catalog, name, None, token, along=stored_rows(catalog, name))
+            along = [*api_keys.stored_rows(catalog, name), *delegation_tokens.stored_rows(catalog, name)]
+            edit_offline(catalog, name, None, token, along=along)
             opened = not stored_users(catalog)
     if arguments.json:
         print_json({"user": name, "opened": opened})

@@ -28,15 +28,18 @@ CHUNK_BYTES = 1024 * 1024
 
 
 class Usage(msgspec.Struct):
-    """Bytes of batches: plain ones, and encrypted ones by the number of their folder key."""
+    """Bytes of batches: plain ones, and encrypted ones by the number of their folder key. `damaged`: behind damage
+    there may be more, of which nothing is known."""
 
     plain: int = 0
     encrypted: dict[int, int] = msgspec.field(default_factory=dict)
+    damaged: bool = False
 
     def add(self, other: Usage) -> None:
         self.plain += other.plain
         for number, size in other.encrypted.items():
             self.encrypted[number] = self.encrypted.get(number, 0) + size
+        self.damaged = self.damaged or other.damaged
 
     def needs(self, active: int) -> bool:
         """Whether there is anything but what this key has sealed."""
@@ -63,7 +66,7 @@ def encrypt(world: World, folder: str, *, everything: bool) -> int:
     for segment in _segments(world, folder):
         try:
             used = _usage_of(segment)
-            if used.plain or (everything and used.needs(world.keys.active)):
+            if used.damaged or used.plain or (everything and used.needs(world.keys.active)):
                 total += _rewrite(world, segment)
         finally:
             segment.close()
@@ -101,12 +104,16 @@ def _stored(segment: Segment) -> Iterator[tuple[int, bytes, Header]]:
 
 def _usage_of(segment: Segment) -> Usage:
     found = Usage()
-    for _, data, header in _stored(segment):
+    end = 0
+    for position, data, header in _stored(segment):
+        end = position + header.size
         if header.attributes & ENCRYPTED and header.size >= HEADER_SIZE + PREFIX_SIZE:
             number = PREFIX.unpack_from(data, HEADER_SIZE)[0]
             found.encrypted[number] = found.encrypted.get(number, 0) + header.size
         else:
             found.plain += header.size
+    if end < segment.size and not blank(segment, end, segment.size):
+        found.damaged = True
     return found
 
 

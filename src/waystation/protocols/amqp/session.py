@@ -640,10 +640,12 @@ class AmqpSession:
         self.outside.over()
 
     async def _update_secret(self, token: bytes) -> None:
-        """A client that has logged in by a token has a new one. Others are answered, and nothing changes."""
+        """A client that has logged in by a token has a new one. Others are answered, and nothing changes. An API key is
+        not renewed: another one may have another role, and be revoked alone."""
         if self._expiry is not None:
             outcome = await self.node.authenticator.bearer(token.decode("latin-1"), self._login_peer)
-            if not isinstance(outcome, Done) or outcome.principal.name != self.principal.name:
+            before = (self.principal.name, self.principal.credential)
+            if not isinstance(outcome, Done) or (outcome.principal.name, outcome.principal.credential) != before:
                 raise AmqpError(NOT_ALLOWED, "the new secret is no token of the same user")
             self._note_expiry(outcome)
         self.answer(0, commands.Connection.UpdateSecretOk())

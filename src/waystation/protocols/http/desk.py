@@ -21,7 +21,7 @@ from waystation.protocols.http.api.dashboard_files import DashboardFiles
 from waystation.protocols.http.api.routes import ROUTES
 from waystation.protocols.http.auth.guard import Guard
 from waystation.protocols.http.auth.login import NOBODY, HttpLogin
-from waystation.protocols.http.auth.token import is_login
+from waystation.protocols.http.auth.token import is_free, is_login
 from waystation.protocols.http.deliveries.holds import Holds
 from waystation.protocols.http.deliveries.takers import Takers
 from waystation.protocols.http.live_view import LiveView
@@ -29,6 +29,7 @@ from waystation.protocols.http.mounted import Mounted, Mounts
 from waystation.protocols.http.router import Router
 from waystation.protocols.http.transport.bodies import read_messages, with_trace
 from waystation.protocols.http.transport.calls import (
+    LONGEST_WAIT_S,
     SHORT_STEP_BYTES,
     STEP_BYTES,
     AnyRoute,
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
 logger = event_logger("waystation.http")
 
 
-LONGEST_WAIT_S = 10.0
-"""By which an answer comes later because of a quota. A publisher that would have to wait for longer is refused."""
 MOST_DESKS = 1_000
 """Of users who have sent requests; with more, the one that was quiet for longest loses what it has taken."""
 
@@ -165,11 +164,14 @@ class Desk:
         access = served.access
         if access.quotas.on and route.body is Messages:
             access.check_publish_quota(LONGEST_WAIT_S)
+        if access.quotas.on and route.shows_messages and not route.streams:
+            access.check_consume_quota(LONGEST_WAIT_S)
         try:
             outcome = await route.handler(served, call)
         finally:
             self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
-        if access.quotas.on and not isinstance(outcome, Stream):
+        # Whoever probes the broker, or loads the dashboard's page, is nobody, and may share that with a publisher.
+        if access.quotas.on and not isinstance(outcome, Stream) and not (api is None and is_free(parts)):
             await self._wait_for_quota(access)
         if outcome is None:
             return Reply(204)

@@ -296,7 +296,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         broker = self._listener.broker
         namespace = principal.namespace
         access = broker.access(principal.inside(namespace), namespace, self._listener.meter)
-        if self.login != principal.name:  # not who logs in again
+        if (self.login, self._access.namespace) != (principal.name, namespace):  # not who logs in again
             try:
                 if namespace == DEFAULT:
                     access.users.check_connections()
@@ -332,7 +332,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 request = engine.next_request(self._next_api())
                 if request is None:
                     break
-                if self._access.quotas.on:
+                if self._metered:
                     self._dispatch_timed(request)
                 else:
                     self._dispatch(request)
@@ -411,20 +411,20 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _produce(self, request: Request) -> None:
         flexible = request.version >= produce_codec.FIRST_FLEXIBLE
         client_id, body = request.body(flexible)
-        if self._access.quotas.on:
+        if self._metered:
             self._meter_for(client_id)
         answer = self._slot(request.correlation_id, flexible, self._listener.produce_times)[1]
         broker, place = self._listener.broker, request.end - len(body)
         waiting = produce.handle(broker, self._access, request.version, body, place, answer, self.listener)
         if waiting is not None:
             self._hold(waiting)
-        elif self._access.quotas.on:
+        elif self._metered:
             self._look_at_quotas()  # at once: what is behind it waits, though its answer waits for the disk
 
     def _fetch(self, request: Request) -> None:
         flexible = request.version >= fetch_codec.FIRST_FLEXIBLE
         client_id, body = request.body(flexible)
-        if self._access.quotas.on:
+        if self._metered:
             self._meter_for(client_id)
         slot, answer = self._slot(request.correlation_id, flexible, self._listener.fetch_times)
         door = self._listener
@@ -458,7 +458,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             entity = translated(api.name, entity, self._inward)
         if (client_id or "") != self.client[0] or api.key == API_VERSIONS:
             self.client = self._listener.known(client_id, entity, self.client[1])
-        if self._access.quotas.on:
+        if self._metered:
             self._meter_for(client_id)
         call = self._call(api, request.version, entity, client_id)
         times = self._listener.meter.call(api.name)
@@ -472,7 +472,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._end_if_refused()
 
     def _encoded(self, api: Api, version: int, response: Any) -> bytes:
-        if self._access.quotas.on:
+        if self._metered:
             response = with_throttle(response, self._access.request_wait_s())
         if self._outward is not None:
             response = translated(api.name, response, self._outward)
@@ -510,7 +510,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self, api: Api, version: int, result: Awaitable[Any], answer: Callable[[Parts | None], None]
     ) -> None:
         try:
-            if self._access.quotas.on:
+            if self._metered:
                 result = Timed(result, self._listener.now_s, self._access.worked)
             answer([self._encoded(api, version, await result)])
             self._end_if_refused()
@@ -539,13 +539,19 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._abort("internal error")
             finally:
                 self._held = False
-            if self._access.quotas.on:
+            if self._metered:
                 self._look_at_quotas()
             self._work()
 
         self._listener.keep(asyncio.ensure_future(wait()))
 
     # -- quotas -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _metered(self) -> bool:
+        """Whether what it takes counts. Until it has logged in, if it has to, it does not: all who have yet to log in
+        would share what strangers use up, and nobody could."""
+        return self._access.quotas.on and not self.logs_in
 
     def _dispatch_timed(self, request: Request) -> None:
         began_s = self._listener.now_s()
@@ -585,7 +591,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._send()
             elif parts is not None:
                 self._finished_bytes += sum(map(len, parts))
-            if self._access.quotas.on:
+            if self._metered:
                 self._look_at_quotas()
 
         return slot, answer

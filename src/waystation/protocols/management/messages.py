@@ -17,6 +17,7 @@ from pamqp import commands
 from waystation.broker.access.types import Getter, Names, Receipt, Settled, Verdict
 from waystation.errors import NotFound
 from waystation.message import Delivered, Message, size_of
+from waystation.protocols.http.transport.calls import LONGEST_WAIT_S
 from waystation.protocols.management import declaring
 from waystation.protocols.management.calls import ApiCall, bad_request, body_of, number, table, text
 from waystation.protocols.management.shapes import plain
@@ -45,6 +46,7 @@ async def publish(api: Management, access: Access, exchange: str, call: ApiCall)
     said = body_of(call, "properties", "routing_key", "payload", "payload_encoding")
     key = text(said["routing_key"], "routing_key")
     payload = _payload(text(said["payload"], "payload"), said["payload_encoding"])
+    access.check_publish_quota(LONGEST_WAIT_S)
     template = properties.template_of(_written(table(said["properties"], "properties")))
     message = template.make(payload, exchange, key)
     try:

@@ -208,7 +208,7 @@ class Shards:
     async def _begin_following(self, partition: ReplicatedPartition) -> FollowedShard | None:
         """From the newest snapshot, or from the beginning of the log. None: what the snapshot says is not committed
         here yet (it was copied from a leader that was ahead), or the beginning is lost."""
-        found = await self._world.offload(snapshot.newest_in, self._world.disk, partition.folder)
+        found = await self._world.offload(snapshot.newest_in, self._world.disk, partition.folder, self._world.keys)
         begin, queues = (0, {}) if found is None else found
         stamps = [queue.stamp for queue in queues.values()]
         if begin < partition.start_offset or max([begin, *stamps]) > partition.visible_offset:

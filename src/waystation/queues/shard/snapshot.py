@@ -20,6 +20,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from waystation.encryption.key_ring import KeyRing, NotOpened, UnknownKey
+from waystation.encryption.sealed_file import opened_whole
 from waystation.message import HIGHEST_PRIORITY
 from waystation.queues.ledger.ledger import Ledger, LedgerState
 from waystation.queues.ledger.moves import LEVELS
@@ -169,11 +171,11 @@ def queues_of(data: bytes) -> tuple[int, dict[int, Queue]]:
     return begin, queues
 
 
-def newest_in(disk: Disk, folder: str) -> tuple[int, dict[int, Queue]] | None:
+def newest_in(disk: Disk, folder: str, keys: KeyRing | None = None) -> tuple[int, dict[int, Queue]] | None:
     """The newest that is whole, without changing anything: None if there is none. For a thread; raises OSError."""
     for name in sorted((name for name in disk.list(folder) if name.endswith(SUFFIX)), reverse=True):
         try:
-            return queues_of(disk.read_file(f"{folder}/{name}") or b"")
-        except Damaged:
+            return queues_of(opened_whole(keys, disk.read_file(f"{folder}/{name}") or b""))
+        except (Damaged, NotOpened, UnknownKey):
             continue  # whoever leads says so
     return None

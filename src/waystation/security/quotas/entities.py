@@ -78,9 +78,11 @@ def check_entity(entity: QuotaEntity) -> None:
         from ipaddress import ip_address  # a quarter of a MiB that a broker without such quotas saves
 
         try:
-            ip_address(entity.ip)
+            usual = str(ip_address(entity.ip))
         except ValueError:
             raise Invalid(f"ip: {entity.ip[:60]!r} is no address; write 192.0.2.7 or 2001:db8::7") from None
+        if usual != entity.ip:  # it is compared as text
+            raise Invalid(f"ip: write {usual}, not {entity.ip[:60]!r}")
 
 
 def check_value(entity: QuotaEntity, key: str, value: float) -> QuotaKey:

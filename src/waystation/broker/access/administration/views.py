@@ -65,11 +65,12 @@ class ViewAccess(Family):
             self._ask(*more)
         if row.mutates is not None and self._mutate is not None:
             self._mutate(row.mutates(self._broker, asked))
+        about, detail = row.about(asked), row.detail(asked)
         answer = row.answer(self._broker, asked)
         if kind == "action":
             # The audit log has what was done by its action's name: the query may have a password in it.
             work = answer if isinstance(answer, Awaitable) else _at_once(answer)
-            answer = await self._changing(what, row.asks.resource, row.about(asked), work, row.detail(asked))
+            answer = await self._changing(what, row.asks.resource, about, work, detail)
         elif isinstance(answer, Awaitable):
             answer = await answer
         return self._seen(row.lists, answer) if row.lists else answer

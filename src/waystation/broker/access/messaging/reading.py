@@ -39,15 +39,22 @@ class TopicSlice(NamedTuple):
 class ReadingAccess(Family):
     """Made by `Access`."""
 
-    __slots__ = ("_count", "_meter")
+    __slots__ = ("_count", "_count_shown", "_meter")
 
     def __init__(
-        self, broker: Broker, principal: Principal, meter: ProtocolMeter, count: Callable[[int, int], None]
+        self,
+        broker: Broker,
+        principal: Principal,
+        meter: ProtocolMeter,
+        count: Callable[[int, int], None],
+        count_shown: Callable[[int, int], None],
     ) -> None:
-        """`count`: is told how many records, of how many bytes, somebody gets."""
+        """`count`: is told how many records, of how many bytes, somebody gets; `count_shown`: how many messages are
+        shown one by one."""
         super().__init__(broker, principal)
         self._meter = meter
         self._count = count
+        self._count_shown = count_shown
 
     # -- which there are ----------------------------------------------------------------------------------------------
 
@@ -99,6 +106,7 @@ class ReadingAccess(Family):
         if not messages and wait_ms:
             await batch_reading.grown([(source, following)], wait_ms)
             messages, following = await self._read(source, following, count, max_bytes)
+        self._shown(messages)
         return TopicSlice(messages, following, source.stable_offset)
 
     async def _read(self, partition: Partition, offset: int, count: int, max_bytes: int) -> tuple[list[Delivered], int]:
@@ -121,7 +129,12 @@ class ReadingAccess(Family):
     async def history(self, topic: str, count: int) -> list[Delivered]:
         """The last `count` messages of a topic whose time to live is not over, oldest first."""
         self._ask("read", "topic", topic)
-        return await self._broker.messages.history_away(topic, count)
+        messages = await self._broker.messages.history_away(topic, count)
+        self._shown(messages)
+        return messages
+
+    def _shown(self, messages: Sequence[Delivered]) -> None:
+        self._count_shown(len(messages), sum(len(one.message.payload) for one in messages))
 
     # -- record batches -----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,9 @@ thread only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from waystation.broker.access.messaging.family import Family
 from waystation.broker.access.messaging.open_consumers import Question
 from waystation.queues.feed import Deliver
@@ -13,11 +16,20 @@ from waystation.share.feed import OnEnd, SharedFeed
 from waystation.share.topic_queue_settings import TopicQueueSettings
 from waystation.share.topic_queues import Counts, TopicQueue
 
+if TYPE_CHECKING:
+    from waystation.broker.broker import Broker
+    from waystation.security.principals import Principal
+
 
 class TopicQueueAccess(Family):
     """One principal's."""
 
-    __slots__ = ()
+    __slots__ = ("_ask_use",)
+
+    def __init__(self, broker: Broker, principal: Principal, ask_use: Callable[[str], None]) -> None:
+        """`ask_use`: raises where the principal may not create a topic that is not there."""
+        super().__init__(broker, principal)
+        self._ask_use = ask_use
 
     def find(self, queue: str) -> TopicQueue | None:
         self._ask("describe", "queue", queue)
@@ -36,6 +48,7 @@ class TopicQueueAccess(Family):
         returns."""
         self._ask("create", "queue", queue)
         self._ask("read", "topic", settings.topic)
+        self._ask_use(settings.topic)
         there = self._broker.topic_queues.find(queue) is not None
         work = self._broker.topic_queues.declare(queue, settings)
         return await (work if there else self._changing("create", "queue", queue, work, f"on topic {settings.topic}"))

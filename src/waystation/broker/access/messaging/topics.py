@@ -96,6 +96,13 @@ class TopicAccess(Family):
         if not self._broker.permissions.allows(self._principal, "create", "cluster", "*"):
             self._ask("create", "topic", name)
 
+    def ask_use(self, name: str) -> None:
+        """Raises if the topic is not there and the principal may not create it now, for who is about to do what creates
+        it."""
+        if name not in self._broker.topics:
+            self.ask_create(name)
+            self._mutate(self._broker.settings.integer("num.partitions"))
+
     # -- changing ---------------------------------------------------------------------------------------------------
 
     def check_new(
@@ -113,8 +120,8 @@ class TopicAccess(Family):
     async def add_partitions(self, name: str, total: int, assignment: Assignment | None = None) -> Topic:
         """Grows the topic to `total` partitions. `assignment`: of the new ones to nodes."""
         self._ask("alter", "topic", name)
-        there = self._broker.topics.find(name)
-        self._mutate(max(0, total - (0 if there is None else len(there.partitions))))
+        self._broker.topics.check_growth(name, total, assignment)
+        self._mutate(total - len(self._broker.topics.get(name).partitions))
         work = self._broker.topics.add_partitions(name, total, assignment)
         return await self._changing("alter", "topic", name, work, f"{total} partitions")
 

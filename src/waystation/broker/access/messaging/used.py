@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waystation.errors import QuotaExceeded
+from waystation.routing.namespace_names import DEFAULT
 from waystation.security.quotas.entities import QuotaKey
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Used:
         self._exempt = principal.kind in OWN_KINDS
         self._user = principal.name
         self._client_id = client_id
-        self._namespace = namespace
+        # Protocols without namespaces say full names: who uses them is in its home.
+        self._namespace = principal.namespace if namespace == DEFAULT else namespace
         self._version = _NO_VERSION
         self._published: Sequence[Bucket] = _NONE
         self._published_messages: Sequence[Bucket] = _NONE

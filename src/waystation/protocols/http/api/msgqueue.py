@@ -22,7 +22,16 @@ from waystation.protocols.http.api.queues import MAX_COUNT
 from waystation.protocols.http.api.topics import publish_to
 from waystation.protocols.http.deliveries.consuming import HttpConsumer
 from waystation.protocols.http.deliveries.holds import check_any
-from waystation.protocols.http.transport.calls import AnyRoute, Call, Messages, Nothing, Outcome, Route, Stream
+from waystation.protocols.http.transport.calls import (
+    LONGEST_WAIT_S,
+    AnyRoute,
+    Call,
+    Messages,
+    Nothing,
+    Outcome,
+    Route,
+    Stream,
+)
 from waystation.protocols.http.transport.replies import encode_json
 
 if TYPE_CHECKING:
@@ -168,6 +177,7 @@ async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:
         content_type=JSON_TYPE,
     )
     check_message(message)
+    desk.access.check_publish_quota(LONGEST_WAIT_S)
     desk.access.admit_queue(said.queue)
     if not desk.access.queue_exists(said.queue):
         await desk.access.declare_queue(said.queue)
@@ -229,6 +239,7 @@ async def stats(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 async def publish(desk: Desk, call: Call[Nothing, Publish]) -> Outcome:
     said = call.body
     message = Message(encode_json(said.message), content_type=JSON_TYPE)
+    desk.access.check_publish_quota(LONGEST_WAIT_S)
     published = await publish_to(desk, said.channel, Messages([message]))
     return Delivery(published.subscribers)
 

@@ -6,7 +6,8 @@ works beside users, too: those who have it may do everything. A cookie is sent b
 changes something by it has to come from a page of ours as well (`guard.py`); it is never shown to scripts, and never
 sent with a request of another site.
 
-Sessions are in memory: a restart ends them, and so does a new password, or the end of the user. One per listener.
+Sessions are in memory: a restart ends them, and so does a new password, or the end of the user. One that began with an
+API key may what the key may, and ends with it. One per listener.
 """
 
 from __future__ import annotations
@@ -48,11 +49,14 @@ NOBODY = Shown(ANONYMOUS)
 
 
 class Session(msgspec.Struct):
-    """A browser that has logged in."""
+    """A browser that has logged in: as which user, by which credential, and to what that restricts it."""
 
     user: str
     revision: int
     until_s: float
+    credential: str
+    role: str
+    expires_ms: int | None
 
 
 class HttpLogin:
@@ -92,8 +96,8 @@ class HttpLogin:
             if found is None and not free:
                 raise Unauthorized(REFUSED)
             return found
-        known = self._session(headers) or peer.certificate
-        return None if known is None else Shown(known.at(peer.host, peer.protocol))
+        known = self._session(headers) or (None if peer.certificate is None else Shown(peer.certificate))
+        return None if known is None else Shown(known.principal.at(peer.host, peer.protocol), known.expires_ms)
 
     async def _authorized(self, said: str, peer: LoginPeer) -> Shown | None:
         authenticator = self._broker.authenticator
@@ -119,7 +123,10 @@ class HttpLogin:
             raise Unauthorized("wrong name or password")
         secret = base64.urlsafe_b64encode(self._broker.world.random.token(32)).decode()
         revision = self._broker.authenticator.revision(user)
-        self._sessions[_mark(secret)] = Session(user, revision, self._now_s() + SESSION_S)
+        who = outcome.principal
+        self._sessions[_mark(secret)] = Session(
+            user, revision, self._now_s() + SESSION_S, who.credential, who.role, outcome.expires_ms
+        )
         if len(self._sessions) > MOST_SESSIONS:
             self._sessions.popitem(last=False)
         return f"{COOKIE}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={int(SESSION_S)}" + (
@@ -140,7 +147,7 @@ class HttpLogin:
         if self.by_cookie(headers):
             Guard.check_read(headers, "this", "a page of this broker", lenient=False)
 
-    def _session(self, headers: dict[str, str]) -> Principal | None:
+    def _session(self, headers: dict[str, str]) -> Shown | None:
         mark = _mark(_cookie(headers))
         session = self._sessions.get(mark)
         if session is None:
@@ -148,12 +155,16 @@ class HttpLogin:
         authenticator = self._broker.authenticator
         principal = authenticator.principal(session.user)
         now_s = self._now_s()
-        if principal is None or session.until_s < now_s or authenticator.revision(session.user) != session.revision:
+        expired = session.expires_ms is not None and session.expires_ms <= self._broker.world.clock.now_ms()
+        over = session.until_s < now_s or authenticator.revision(session.user) != session.revision
+        if principal is None or expired or over or not authenticator.holds(session.credential):
             del self._sessions[mark]
             return None
         session.until_s = now_s + SESSION_S
         self._sessions.move_to_end(mark)
-        return principal
+        if session.credential:
+            principal = principal.by(session.credential, session.role)
+        return Shown(principal, session.expires_ms)
 
     def _now_s(self) -> float:
         return self._broker.world.clock.monotonic()

@@ -59,6 +59,8 @@ Outcome = Reply | Stream | msgspec.Struct | dict[str, Any] | None
 
 SHORT_STEP_BYTES = 64 * 1024
 """Of a long answer, while other clients wait for short ones: they meet a step in each of the turns that they need."""
+LONGEST_WAIT_S = 10.0
+"""By which an answer comes later because of a quota. Who would have to wait for longer is refused."""
 STEP_BYTES = 128 * 1024
 """Of an answer; when it is longer, others get their turn before it goes on."""
 

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 from kio.schema.types import GroupId, TopicName, TransactionalId
 
-from waystation.broker.access.types import Names
+from waystation.broker.access.types import Names, Regex
+from waystation.errors import InvalidPattern
 from waystation.protocols.kafka.requests import member_metadata
 
 Translate = Callable[[str], str]
@@ -73,7 +74,12 @@ def inward(names: Names) -> Way:
 
 def _behind(escaped: str, regex: str) -> str:
     """An expression for names in the namespace. It is compared with whole names: where it says where they begin, it
-    means where the name in the namespace does."""
+    means where the name in the namespace does. One that is none by itself stays so: a parenthesis too many would end
+    the group that it is put into, and what follows would be about all names."""
+    try:
+        Regex(regex)
+    except InvalidPattern:
+        return regex
     return f"{escaped}(?:{_BEGINNING.sub(_without_anchor, regex)})" if regex else regex
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from waystation.broker.access.types import Challenge, Done, Exchange, LoginPeer
+from waystation.broker.access.types import ANONYMOUS, Challenge, Done, Exchange, LoginPeer, Principal
 from waystation.errors import NotAuthenticated
 from waystation.protocol import VERSION, Authenticate, Hello, HelloAnswer, Ping
 from waystation.version import __version__
@@ -22,6 +22,7 @@ FRAME_BYTES = 512 * 1024
 """Of a client that has not logged in."""
 LOG_IN = "this broker asks for a login: connect to waystation://USER:PASSWORD@HOST, or say hello with user and password"
 REFUSED = "the login was refused; the broker's log says why"
+ANOTHER = "this connection has logged in as another user; open another connection"
 
 
 def greeting(session: NativeSession) -> HelloAnswer:
@@ -62,9 +63,17 @@ class NativeLogin:
             return answer
         if not isinstance(outcome, Done):
             raise self._over(REFUSED)
+        if not self._same(outcome.principal):
+            raise self._over(ANOTHER)
         session.enter(outcome.principal, outcome.expires_ms)
         answer.data = outcome.data
         return answer
+
+    def _same(self, principal: Principal) -> bool:
+        """Nobody becomes somebody else on the way: what was opened before would not end with whom it was opened as. But
+        what a certificate says gives way to the first login."""
+        before = self._session.access.principal
+        return before is ANONYMOUS or before is self._peer.certificate or before.name == principal.name
 
     def _over(self, why: str) -> NotAuthenticated:
         """The connection ends when the failure is told."""
