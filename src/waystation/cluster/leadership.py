@@ -46,7 +46,7 @@ from waystation.cluster.replication.throttle import Throttle
 from waystation.cluster.store import Store
 from waystation.cluster.store_view import StoreView
 from waystation.config import BrokerSettings
-from waystation.errors import RevisionConflict, StorageFailed, StoreUnavailable, WaystationError
+from waystation.errors import RevisionConflict, StorageFailed, WaystationError
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
 from waystation.observe.meters import ClusterMeter
@@ -737,8 +737,8 @@ class Leadership:
             except RevisionConflict:
                 self._singly = True
                 await self._look_up(write)
-            except StoreUnavailable as error:
-                logger.warning("store.no_answer", "the cluster's store gives no answer: {error}", error=error)
+            except WaystationError as error:  # StoreUnavailable, or a store that does not let this node in any more
+                logger.warning("store.no_answer", "the cluster's store cannot be written: {error}", error=error)
                 await asyncio.sleep(LOOK_S)
                 break
         if latest:
@@ -760,8 +760,8 @@ class Leadership:
             if replica is None or replica.led is None or replica.led.proposal is None:
                 continue
             try:
-                entry = await self._world.offload(self._store.get, key)
-            except StoreUnavailable:
+                entry = await self._world.offload_store(self._store.get, key)
+            except WaystationError:
                 return
             if replica.led is not None and entry is not None:
                 replica.led.state.refused(entry.revision)
@@ -781,8 +781,8 @@ class Leadership:
 
     async def _evict(self, write: Write) -> None:
         try:
-            await self._world.offload(self._store.write, write.encoded(), write.expected)
-        except (RevisionConflict, StoreUnavailable):
+            await self._world.offload_store(self._store.write, write.encoded(), write.expected)
+        except WaystationError:
             pass  # it is back, or somebody else was faster, or its lease runs out
 
 

@@ -241,15 +241,16 @@ class Membership:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._lease_s / 3):
                     await self._woken.wait()
+            self._woken.clear()  # before it is looked: what changes meanwhile is looked at again
             try:
                 await self._renew()
-                self._woken.clear()
-            except StoreUnavailable as error:
-                self._complain(error)
-                self._woken.clear()
             except NodeIdTaken as error:
                 self._fence(error)
                 return
+            except WaystationError as error:  # no answer, or a store that does not let this node in any more
+                self._complain(error)
+            except Exception:  # a mistake of ours: without this task the node would be dead for all others, forever
+                logger.exception("node.not_renewed", "node {node} cannot tell that it lives", node=self.node_id)
 
     def superseded(self, disk: Known[DiskState] | None) -> bool:
         """The watch has told this node's disk entry: whether another process has started under its id. Then this one
@@ -267,9 +268,9 @@ class Membership:
             self.on_fenced()
 
     async def _renew(self) -> None:
-        if self._lease is not None and await self._world.offload(self._store.keep_alive, self._lease):
-            entry = await self._world.offload(self._store.get, node_key(self.node_id)) if self._woken.is_set() else None
-            if not self._woken.is_set() or (entry is not None and self._is_mine(entry)):
+        if self._lease is not None and await self._world.offload_store(self._store.keep_alive, self._lease):
+            entry = await self._world.offload_store(self._store.get, node_key(self.node_id))
+            if entry is not None and self._is_mine(entry):
                 return
         logger.warning("node.entry_lost", "node {node} is not known to be alive; telling again", node=self.node_id)
         await self._register()
@@ -328,11 +329,11 @@ class Membership:
                 self._complain(error)
                 await asyncio.sleep(RETRY_S)
 
-    def _complain(self, error: StoreUnavailable) -> None:
+    def _complain(self, error: WaystationError) -> None:
         now = self._world.clock.monotonic()
         if now - self._complained >= COMPLAIN_S:
             self._complained = now
-            logger.warning("store.away", "waiting for the cluster's store, which gives no answer: {error}", error=error)
+            logger.warning("store.away", "waiting for the cluster's store: {error}", error=error)
 
 
 def _known(key: str, entry: Entry | None, read: Callable[[bytes], S]) -> Known[S] | None:
