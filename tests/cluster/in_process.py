@@ -25,7 +25,7 @@ from waystation.cluster.node import NodeOptions
 from waystation.cluster.store_view import StoreView
 from waystation.config import BrokerSettings
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
-from waystation.world import real_world
+from waystation.world import ThreadOffload, real_world
 
 T = TypeVar("T")
 
@@ -131,7 +131,8 @@ class Cluster:
         root.mkdir(exist_ok=True)
         options = NodeOptions(face, lambda view: self.network.links(view.node_id), rack=rack, lease_s=LEASE_S)
         settings = BrokerSettings({**SETTINGS, "node.id": str(node_id)})
-        broker = Broker(real_world(), str(root), settings, face, node=options)
+        world = msgspec.structs.replace(real_world(), store_threads=ThreadOffload(name="store"))  # as `open_node` does
+        broker = Broker(world, str(root), settings, face, node=options)
         await broker.start()
         assert broker.member is not None
         self.network.answering[node_id] = broker.member.peers.answer
@@ -156,6 +157,7 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*mine, return_exceptions=True)
         broker.world.offload.close()
+        broker.world.offload_store.close()
         for _, log in broker.topics.logs():
             for segment in log.segments:
                 segment.close()

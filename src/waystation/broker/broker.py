@@ -319,7 +319,7 @@ class Broker:
             await self.member.begin(self._own_topics())
         self.follower.begin()
         if self.member is not None:
-            await self.world.offload(self.member.load)
+            await self.world.offload_store(self.member.load)
         self.runtime_settings.load(self.catalog)
         self.users.load()
         self.api_keys.load()
@@ -579,6 +579,8 @@ class Broker:
         self.catalog.close()
         self.world.disk.unlock(f"{self.root}/{LOCK_FILE}")
         self.world.offload.close()
+        if self.world.store_threads is not None:
+            self.world.store_threads.close()
 
     def _save_points(self, *, clean: bool) -> None:
         self._points.save({name: log.recovery_point for name, log in self.topics.logs()}, clean=clean)

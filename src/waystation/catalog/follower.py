@@ -98,7 +98,7 @@ class Follower:
 
     async def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int] | None = None) -> int:
         """Durable, but perhaps not in force yet, when it returns. If it raises, nothing has happened."""
-        return await self._world.offload(self._catalog.write, changes, expected)
+        return await self._world.offload_store(self._catalog.write, changes, expected)
 
     @property
     def revision(self) -> int:
@@ -114,7 +114,7 @@ class Follower:
 
     async def catch_up(self) -> None:
         """Returns when all that is written now is in force: for one who was told of a conflict and looks again."""
-        await self._wait(await self._world.offload(self._catalog.revision))
+        await self._wait(await self._world.offload_store(self._catalog.revision))
 
     async def _wait(self, revision: int) -> None:
         if self._applied < revision:
@@ -217,7 +217,7 @@ class Follower:
 
     async def _read_again(self) -> None:
         try:
-            snapshot = await self._world.offload(self._catalog.read)
+            snapshot = await self._world.offload_store(self._catalog.read)
         except WaystationError as error:
             logger.warning("catalog.unreadable", "the catalog cannot be read: {error}", error=error)
             await asyncio.sleep(READ_AGAIN_S)

@@ -733,7 +733,7 @@ class Leadership:
         latest = 0
         for write in batches:
             try:
-                latest = await self._world.offload(self._store.write, write.encoded(), write.expected)
+                latest = await self._world.offload_store(self._store.write, write.encoded(), write.expected)
             except RevisionConflict:
                 self._singly = True
                 await self._look_up(write)

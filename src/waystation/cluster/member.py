@@ -73,7 +73,7 @@ class Member:
         store, node_id, rack = self._node.store, self.membership.node_id, self._node.rack
         while True:
             try:
-                await self._world.offload(internal_topics.ensure, store, self._world, node_id, rack, own_topics)
+                await self._world.offload_store(internal_topics.ensure, store, self._world, node_id, rack, own_topics)
                 return
             except StoreUnavailable as error:
                 logger.warning("store.away", "waiting for the cluster's store: {error}", error=error)

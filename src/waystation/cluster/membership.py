@@ -221,7 +221,7 @@ class Membership:
         lease, self._lease = self._lease, None
         if lease is not None:
             with contextlib.suppress(WaystationError):
-                await self._world.offload(self._store.revoke, lease)
+                await self._world.offload_store(self._store.revoke, lease)
 
     async def drain(self, draining: bool) -> None:
         """Whether the node gives away what it leads and gets nothing new. Forgotten when its process ends."""
@@ -299,11 +299,11 @@ class Membership:
     async def _write_entry(self, state: NodeState) -> bool:
         key = node_key(self.node_id)
         self._lease = None  # until the entry hangs on one: keeping another alive would hide that it is not there
-        lease = await self._world.offload(self._store.grant, self._lease_s)
-        present = _known(key, await self._world.offload(self._store.get, key), read_node)
+        lease = await self._world.offload_store(self._store.grant, self._lease_s)
+        present = _known(key, await self._world.offload_store(self._store.get, key), read_node)
         write = starting.register(self.identity, state, present)
         try:
-            await self._world.offload(_write_leased, self._store, write, lease)
+            await self._world.offload_store(_write_leased, self._store, write, lease)
         except NotFound:
             return False
         except RevisionConflict as error:
@@ -314,7 +314,7 @@ class Membership:
 
     async def _check_disk(self, error: RevisionConflict) -> None:
         """Either the node entry was changed meanwhile, which is harmless, or another process has our disk entry."""
-        entry = await self._world.offload(self._store.get, disk_key(self.node_id))
+        entry = await self._world.offload_store(self._store.get, disk_key(self.node_id))
         if entry is None or entry.revision != self.identity.disk.revision:
             raise NodeIdTaken(f"node {self.node_id} was started elsewhere; this process stops") from error
 
@@ -324,7 +324,7 @@ class Membership:
         """However long it takes until the store answers. A write that was made without answer shows as a conflict."""
         while True:
             try:
-                return await self._world.offload(call, *args)
+                return await self._world.offload_store(call, *args)
             except StoreUnavailable as error:
                 self._complain(error)
                 await asyncio.sleep(RETRY_S)
