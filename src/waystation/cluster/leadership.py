@@ -24,6 +24,7 @@ from waystation.catalog.follower import Follower
 from waystation.cluster.decisions import elections, in_sync, reassignment
 from waystation.cluster.decisions.promises import LeaderState
 from waystation.cluster.decisions.state import (
+    DISKS,
     NOBODY,
     NODES,
     PARTITIONS,
@@ -242,6 +243,8 @@ class Leadership:
                 self._learn(partition_of(key))
             elif key.startswith(NODES) and node_of(key) == self._node_id:
                 self._membership.look()
+            elif key.startswith(DISKS) and node_of(key) not in self._view.disks:
+                self._server.forget(node_of(key))
         self._woken.set()
 
     def _topics_changed(self) -> None:
