@@ -19,6 +19,7 @@ from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
 from waystation.cluster.alone import Alone, OperationsAlone, PlacingAlone
 from waystation.cluster.internal_topics import InternalTopic
+from waystation.cluster.view import whereabouts
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
@@ -389,6 +390,7 @@ class Broker:
             on_dead=self.dead_letters.on_dead,
             deaths=self.meters.deaths,
             tracing=self.tracing,
+            whereabouts=lambda index: whereabouts(self.view, queue_logs.id, index),
         )
         self.shards.limit_messages(self.max_queue_message_bytes())
         self.markers.owners = {OFFSETS_TOPIC: self.groups, QUEUES_TOPIC: self.shards}
