@@ -271,6 +271,7 @@ class Broker:
             rack=node.rack,
             lease_s=node.lease_s,
             restored=node.restored,
+            answers=node.answers,
         )
         links = node.links(view)
         self._coordinators = LinkedCoordinators(view, self.topics, links)

@@ -84,7 +84,7 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
     folder is of a broker alone; then nothing was touched.
     """
     # A broker alone does not need these, and starts faster without.
-    from waystation.cluster.links.socket_link import SocketLinks
+    from waystation.cluster.links.socket_link import SocketLinks, listens
     from waystation.cluster.node import NodeOptions
     from waystation.security.node_links import LinkLogin, ensure_secret
 
@@ -107,7 +107,9 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
             undo.callback(tracing.close)
         secret = await world.offload_store(ensure_secret, store, world.random.token)
         login = LinkLogin(secret, settings)
-        node = NodeOptions(store, lambda view: SocketLinks(view, login), rack=plan.rack, restored=plan.restored)
+        node = NodeOptions(
+            store, lambda view: SocketLinks(view, login), plan.rack, answers=listens, restored=plan.restored
+        )
         broker = Broker(world, root, settings, store, tracing, node=node)
         await broker.start()
         broker.sampling.start()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -51,6 +51,11 @@ COMPLAIN_S = 10.0
 """How often it is said that the store gives no answer."""
 
 
+async def nobody_answers(node: NodeState) -> bool:
+    """Where there is no network to ask."""
+    return False
+
+
 class Membership:
     """One per broker in a cluster."""
 
@@ -64,7 +69,10 @@ class Membership:
         rack: str = "",
         lease_s: float = LEASE_S,
         restored: bool = False,
+        answers: Callable[[NodeState], Awaitable[bool]] = nobody_answers,
     ) -> None:
+        """`answers`: whether somebody listens where a node's entry says."""
+        self._answers = answers
         self._world = world
         self._root = root
         self._store = store
@@ -130,7 +138,9 @@ class Membership:
         while True:
             entry = await self._ask(self._store.get, node_key(self.node_id))
             try:
-                starting.check_id(folder, _known(node_key(self.node_id), entry, read_node))
+                known = _known(node_key(self.node_id), entry, read_node)
+                answers = known is not None and await self._answers(known.state)
+                starting.check_id(folder, known, answers=answers)
                 return
             except NodeIdTaken:
                 if self._world.clock.monotonic() >= give_up:
@@ -139,7 +149,7 @@ class Membership:
                     told = True
                     logger.info(
                         "node.id_in_use",
-                        "node {node} seems to run from another folder; waiting until its lease has run out",
+                        "node {node} seems to run already; waiting until its lease has run out",
                         node=self.node_id,
                     )
                 await asyncio.sleep(RETRY_S)

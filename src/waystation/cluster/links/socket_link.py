@@ -17,6 +17,7 @@ import struct
 
 import msgspec
 
+from waystation.cluster.decisions.state import NodeState
 from waystation.cluster.links.link import LinkLost, PeerRefused
 from waystation.cluster.links.peer import Answer, Refused, Request
 from waystation.cluster.store_view import StoreView
@@ -31,6 +32,20 @@ _LENGTH = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
 _native: msgspec.msgpack.Decoder[NativeAnswer | NativeFailure] = msgspec.msgpack.Decoder(NativeAnswer | NativeFailure)
 _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+async def listens(node: NodeState) -> bool:
+    """Whether somebody takes connections where the node's entry says."""
+    address = node.listeners.get(LISTENER)
+    if address is None:
+        return False
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
 
 
 class SocketLinks:
