@@ -514,3 +514,47 @@ def test_queues_on_topics_that_are_declared_and_deleted_elsewhere_are_so_here(tm
         assert broker.topic_queues.get("q").settings.topic == "u"
 
     broker_story(tmp_path, story, after)
+
+
+def test_a_change_that_the_disk_refuses_is_made_when_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its writer may be another broker, which knows nothing of this one's disk, and does not take it back."""
+    monkeypatch.setattr("waystation.catalog.follower.MAKE_AGAIN_S", 0.01)
+
+    async def story(stage: Stage) -> None:
+        full = True
+
+        async def refuse(update: Update) -> None:
+            if full and any(change.key == "a/1" for change in update.changes):
+                raise StorageFailed("no room")
+
+        stage.a.before = refuse
+        with pytest.raises(StorageFailed):
+            await stage.follower.change({"a/1": b"x"})
+        await stage.follower.change({"a/2": b"y"})
+        assert stage.a.held == {"a/2": b"y"}
+        full = False
+        while stage.a.held != {"a/1": b"x", "a/2": b"y"}:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    follow(story)
+
+
+def test_a_change_that_was_refused_and_taken_back_is_not_made_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waystation.catalog.follower.MAKE_AGAIN_S", 0.01)
+
+    async def story(stage: Stage) -> None:
+        full = True
+
+        async def refuse(update: Update) -> None:
+            if full and update.changes[0].value is not None:
+                raise StorageFailed("no room")
+
+        stage.a.before = refuse
+        with pytest.raises(StorageFailed):
+            await stage.follower.change({"a/1": b"x"})
+        await stage.follower.change({"a/1": None})
+        full = False
+        await asyncio.sleep(0.05)
+        assert stage.a.held == {}
+
+    follow(story)

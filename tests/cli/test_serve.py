@@ -15,7 +15,7 @@ import pytest
 
 from tests.cli.kit import Cli, Done, command, environment
 from tests.cli.terminal import terminal
-from tests.support.ports import split_address
+from tests.support.ports import free_port, split_address
 from tests.support.waiting import DEADLINE_S, wait_for
 
 
@@ -299,3 +299,11 @@ def test_the_banner_has_the_dashboards_address(serving: Serving) -> None:
 
 def test_a_server_that_is_not_there_or_speaks_otherwise_is_said() -> None:
     assert "waystation serve" in Cli("127.0.0.1:1")("topics", "list", code=1).err
+
+
+def test_a_node_that_waits_for_its_clusters_store_ends_when_it_is_told_to(serving: Serving) -> None:
+    process = serving.start("--node", "1", "--cluster", f"etcd://127.0.0.1:{free_port()}/x")
+    assert process.stderr is not None
+    assert b"waiting for the cluster's store" in process.stderr.readline()
+    process.terminate()
+    assert ended(process).code == 0

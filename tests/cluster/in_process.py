@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from waystation.broker.broker import Broker
-from waystation.cluster.decisions.state import Address
+from waystation.cluster.decisions.state import Address, NodeState
 from waystation.cluster.links.link import LinkLost, PeerRefused
 from waystation.cluster.links.peer import Answer, Request
 from waystation.cluster.memory_store import MemoryFace, MemoryStore
@@ -25,7 +25,7 @@ from waystation.cluster.node import NodeOptions
 from waystation.cluster.store_view import StoreView
 from waystation.config import BrokerSettings
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
-from waystation.world import real_world
+from waystation.world import ThreadOffload, real_world
 
 T = TypeVar("T")
 
@@ -40,6 +40,8 @@ SETTINGS = {
 }
 LEASE_S = 1.0
 DEADLINE_S = 20.0
+PORT = 9_000
+"""Behind it come the ports that nodes say they have."""
 
 life: contextvars.ContextVar[tuple[int, int] | None] = contextvars.ContextVar("life", default=None)
 """Of which life of which broker a task is: tasks that it makes are of the same."""
@@ -50,6 +52,9 @@ class Network:
         self.answering: dict[int, Callable[[Request], Awaitable[Answer]]] = {}
         self.cut: set[frozenset[int]] = set()
         self.lives: dict[int, contextvars.Context] = {}
+
+    async def answers(self, node: NodeState) -> bool:
+        return node.listeners["kafka"].port - PORT in self.answering
 
     def links(self, node_id: int) -> NetworkLinks:
         return NetworkLinks(self, node_id)
@@ -129,14 +134,17 @@ class Cluster:
         face = self.faces[node_id] = self.store.face()
         root = self.folder / (folder or str(node_id))
         root.mkdir(exist_ok=True)
-        options = NodeOptions(face, lambda view: self.network.links(view.node_id), rack=rack, lease_s=LEASE_S)
+        options = NodeOptions(
+            face, lambda view: self.network.links(view.node_id), rack, lease_s=LEASE_S, answers=self.network.answers
+        )
         settings = BrokerSettings({**SETTINGS, "node.id": str(node_id)})
-        broker = Broker(real_world(), str(root), settings, face, node=options)
+        world = msgspec.structs.replace(real_world(), store_threads=ThreadOffload(name="store"))  # as `open_node` does
+        broker = Broker(world, str(root), settings, face, node=options)
         await broker.start()
         assert broker.member is not None
         self.network.answering[node_id] = broker.member.peers.answer
         self.brokers[node_id] = broker
-        await broker.join({"kafka": Address("127.0.0.1", 9000 + node_id)})
+        await broker.join({"kafka": Address("127.0.0.1", PORT + node_id)})
         return broker
 
     async def stop(self, node_id: int) -> None:
@@ -156,6 +164,7 @@ class Cluster:
             task.cancel()
         await asyncio.gather(*mine, return_exceptions=True)
         broker.world.offload.close()
+        broker.world.offload_store.close()
         for _, log in broker.topics.logs():
             for segment in log.segments:
                 segment.close()

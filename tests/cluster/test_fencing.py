@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
+from tests.cluster.test_replication import everything, publish
 from waystation.broker.broker import Broker
 from waystation.cluster.decisions.state import DiskState, disk_key, encode, partition_key
 from waystation.cluster.member import Member
+from waystation.errors import NodeIdTaken
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,24 @@ def test_a_log_that_is_being_truncated_is_led_when_that_is_over(tmp_path: Path) 
             leadership._cutting.discard(key)
             leadership._learn(key)
             assert partition.leads
+
+    run(main())
+
+
+def test_a_copy_of_the_folder_of_a_node_that_runs_is_refused(tmp_path: Path) -> None:
+    """It has not what the living one has acknowledged since it was made, and would lead in its place."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            orders = await orders_of(cluster)
+            shutil.copytree(tmp_path / str(orders.leader), tmp_path / "copy")
+            await publish(cluster, orders.leader, "orders", b"acknowledged")
+            living = cluster.brokers[orders.leader]
+            with pytest.raises(NodeIdTaken, match="from a copy of this data folder"):
+                await cluster.start(orders.leader, folder="copy")
+            cluster.faces[orders.leader] = living.catalog  # type: ignore[assignment]
+            assert everything(cluster, orders.follower, "orders") == [b"acknowledged"]
+            assert cluster.partition(orders.leader, "orders").leads
 
     run(main())
 

@@ -3,13 +3,88 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from tests.simulation.world import Simulation
+from waystation.catalog.catalog import Entry
 from waystation.cluster.decisions.state import node_key
 from waystation.cluster.membership import Membership
-from waystation.cluster.memory_store import Fate, MemoryStore
+from waystation.cluster.memory_store import Fate, MemoryFace, MemoryStore
+from waystation.errors import NotAllowed
 
 LEASE_S = 3.0
+
+
+class Evicting:
+    """A store in which the node's entry is deleted just after it was looked at, and before that answer arrives."""
+
+    def __init__(self, face: MemoryFace) -> None:
+        self.face = face
+        self.membership: Membership | None = None
+        self.evicts = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.face, name)
+
+    def get(self, key: str) -> Entry | None:
+        found = self.face.get(key)
+        if self.evicts and key == node_key(1) and self.membership is not None:
+            self.evicts -= 1
+            self.face.store.write({key: None})
+            self.membership.look()  # as the watch has it
+        return found
+
+
+async def lives(membership: Membership) -> None:
+    await membership.begin()
+    await membership.claim({})
+    await membership.join({})
+
+
+def test_a_node_that_is_evicted_while_it_looks_is_there_again() -> None:
+    simulation = Simulation(1)
+
+    async def main() -> None:
+        store = MemoryStore(simulation.clock)
+        evicting = Evicting(store.face())
+        simulation.disk.make_folder("/data")
+        membership = evicting.membership = Membership(simulation.world, "/data", evicting, 1, lease_s=LEASE_S)  # type: ignore[arg-type]
+        await lives(membership)
+        evicting.evicts = 1
+        membership.look()
+        await asyncio.sleep(LEASE_S)
+        assert evicting.evicts == 0
+        assert store.get(node_key(1)) is not None
+        await membership.leave()
+
+    simulation.run(main())
+
+
+@pytest.mark.parametrize("error", [NotAllowed("the password was changed"), RuntimeError("a mistake of ours")])
+def test_a_node_that_the_store_turns_away_for_a_while_is_there_again(error: Exception) -> None:
+    simulation = Simulation(1)
+
+    async def main() -> None:
+        store = MemoryStore(simulation.clock)
+        face = store.face()
+        simulation.disk.make_folder("/data")
+        membership = Membership(simulation.world, "/data", face, 1, lease_s=LEASE_S)
+        await lives(membership)
+
+        def fate(call: str) -> Fate:
+            raise error
+
+        face.fate = fate
+        await asyncio.sleep(2 * LEASE_S)
+        assert store.get(node_key(1)) is None
+        face.fate = lambda call: Fate.ANSWERED
+        await asyncio.sleep(LEASE_S)
+        assert store.get(node_key(1)) is not None
+        await membership.leave()
+
+    simulation.run(main())
 
 
 def test_an_entry_whose_write_was_lost_is_written_again() -> None:

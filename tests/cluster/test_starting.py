@@ -97,6 +97,9 @@ def test_a_node_whose_log_is_ahead_of_the_store_claims_nothing() -> None:
 def test_a_second_node_with_the_same_id_is_refused() -> None:
     starting.check_id(MINE, None)
     starting.check_id(MINE, node(1))  # its own former life
+    with pytest.raises(NodeIdTaken, match="copy"):
+        starting.check_id(MINE, node(1), answers=True)
+    starting.check_id(MINE, None, answers=True)
     with pytest.raises(NodeIdTaken, match="from another data folder"):
         starting.check_id(MINE, node(1, folder="another"))
 

@@ -12,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import LISTENER, Desk, versions
-from waystation.errors import StorageFailed
+from waystation.errors import NotLeader, StorageFailed
 from waystation.groups.machines.calls import FetchedOffset
 from waystation.log.batches import batch as batches
 from waystation.log.log import Log
@@ -77,6 +77,22 @@ def end(desk: Desk, producer: Producer, commit: bool, version: int = 3) -> Any:
         producer_epoch=producer.epoch,
         committed=commit,
     )
+
+
+@pytest.mark.parametrize("version", END)
+def test_a_leader_that_changes_while_a_transaction_ends_is_nothing_that_a_client_gives_up_for(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    producer = start(desk)
+    add(desk, producer, {"a": [0]})
+
+    async def spread(*_: object) -> bool:
+        raise NotLeader("a-0 has no leader now")
+
+    monkeypatch.setattr(desk.broker.markers, "spread", spread)
+    assert end(desk, producer, True, version).error_code is ErrorCode.coordinator_not_available
+    monkeypatch.undo()
+    assert end(desk, producer, True, version).error_code in (ErrorCode.none, ErrorCode.concurrent_transactions)
 
 
 def stored_log(desk: Desk, topic: str, partition: int) -> Log:

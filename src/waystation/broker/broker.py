@@ -19,6 +19,7 @@ from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
 from waystation.cluster.alone import Alone, OperationsAlone, PlacingAlone
 from waystation.cluster.internal_topics import InternalTopic
+from waystation.cluster.view import whereabouts
 from waystation.config import BrokerSettings
 from waystation.errors import StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
@@ -270,6 +271,7 @@ class Broker:
             rack=node.rack,
             lease_s=node.lease_s,
             restored=node.restored,
+            answers=node.answers,
         )
         links = node.links(view)
         self._coordinators = LinkedCoordinators(view, self.topics, links)
@@ -319,7 +321,7 @@ class Broker:
             await self.member.begin(self._own_topics())
         self.follower.begin()
         if self.member is not None:
-            await self.world.offload(self.member.load)
+            await self.world.offload_store(self.member.load)
         self.runtime_settings.load(self.catalog)
         self.users.load()
         self.api_keys.load()
@@ -389,6 +391,7 @@ class Broker:
             on_dead=self.dead_letters.on_dead,
             deaths=self.meters.deaths,
             tracing=self.tracing,
+            whereabouts=lambda index: whereabouts(self.view, queue_logs.id, index),
         )
         self.shards.limit_messages(self.max_queue_message_bytes())
         self.markers.owners = {OFFSETS_TOPIC: self.groups, QUEUES_TOPIC: self.shards}
@@ -586,6 +589,8 @@ class Broker:
         self.catalog.close()
         self.world.disk.unlock(f"{self.root}/{LOCK_FILE}")
         self.world.offload.close()
+        if self.world.store_threads is not None:
+            self.world.store_threads.close()
 
     def _save_points(self, *, clean: bool) -> None:
         self._points.save({name: log.recovery_point for name, log in self.topics.logs()}, clean=clean)

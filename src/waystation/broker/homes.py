@@ -4,8 +4,10 @@ its start."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
+from waystation.errors import WaystationError
 from waystation.topics.partitions.partition import Partition
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.partitions.state_log import PartitionStateLog
@@ -42,6 +44,8 @@ class Homes:
             broker.groups.lead(self._state_log(partition))
         elif topic == TRANSACTIONS_TOPIC:
             await broker.transactions.lead(broker.transaction_log(partition.index))
+            with contextlib.suppress(WaystationError):  # else their timeouts end them
+                await broker.transacting.undo_left_over(partition.index)
         elif topic == SHARE_TOPIC:
             broker.shared.lead(partition)
         elif topic == QUEUES_TOPIC:

@@ -23,7 +23,7 @@ from waystation.errors import Conflict, DataInUse, Invalid, InvalidSetting, Stor
 from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
 from waystation.security.users import KIND as USERS
-from waystation.world import MEMORY, MemoryDisk, World, real_world
+from waystation.world import MEMORY, MemoryDisk, ThreadOffload, World, real_world
 
 if TYPE_CHECKING:
     from waystation.cluster.address import EtcdAddress
@@ -84,11 +84,11 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
     folder is of a broker alone; then nothing was touched.
     """
     # A broker alone does not need these, and starts faster without.
-    from waystation.cluster.links.socket_link import SocketLinks
+    from waystation.cluster.links.socket_link import SocketLinks, listens
     from waystation.cluster.node import NodeOptions
     from waystation.security.node_links import LinkLogin, ensure_secret
 
-    world = real_world()
+    world = msgspec.structs.replace(real_world(), store_threads=ThreadOffload(name="waystation-store"))
     source = settings.text(SETTING)
     check_key(world, path, source)
     root = _lock(world, path)
@@ -105,9 +105,11 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
         tracing = open_tracing(world, settings)
         if tracing is not None:
             undo.callback(tracing.close)
-        secret = await world.offload(ensure_secret, store, world.random.token)
+        secret = await world.offload_store(ensure_secret, store, world.random.token)
         login = LinkLogin(secret, settings)
-        node = NodeOptions(store, lambda view: SocketLinks(view, login), rack=plan.rack, restored=plan.restored)
+        node = NodeOptions(
+            store, lambda view: SocketLinks(view, login), plan.rack, answers=listens, restored=plan.restored
+        )
         broker = Broker(world, root, settings, store, tracing, node=node)
         await broker.start()
         broker.sampling.start()
@@ -121,7 +123,7 @@ async def _open_store(world: World, address: EtcdAddress) -> EtcdStore:
     told = False
     while True:
         try:
-            return await world.offload(EtcdStore, address, new_cluster_id(world.random))
+            return await world.offload_store(EtcdStore, address, new_cluster_id(world.random))
         except StoreUnavailable as error:
             if not told:
                 told = True

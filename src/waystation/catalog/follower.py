@@ -5,7 +5,9 @@ writer does not change what is in memory itself; it writes, waits until its revi
 is one task that applies, and it waits for nobody who writes: a part's `apply` must not wait for a write.
 
 A change that a part cannot make (the disk refuses the files of a new topic) is told to its writer, who takes it back;
-the follower goes on. If the catalog does not remember everything since `applied`, all of it is read again.
+the follower goes on. Where the writer is another broker, or cannot take it back, the change stands: it is tried again
+until it can be made or the catalog says something else of that key. If the catalog does not remember everything since
+`applied`, all of it is read again.
 
 On the loop's thread only, but for `_wake`.
 """
@@ -27,6 +29,8 @@ FAILURES_MOST = 100
 """Of changes that nobody waits for: their writer is on another broker."""
 READ_AGAIN_S = 1.0
 """After the catalog could not be read."""
+MAKE_AGAIN_S = 2.0
+"""Between two attempts at changes that a part could not make."""
 
 
 class Part(Protocol):
@@ -55,6 +59,7 @@ class Follower:
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failures: dict[int, Exception] = {}
+        self._owed: dict[tuple[Part, str], Update] = {}  # what a part could not make; by the key, the newest change
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._applied = 0
         self._stopped = False
@@ -93,7 +98,7 @@ class Follower:
 
     async def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int] | None = None) -> int:
         """Durable, but perhaps not in force yet, when it returns. If it raises, nothing has happened."""
-        return await self._world.offload(self._catalog.write, changes, expected)
+        return await self._world.offload_store(self._catalog.write, changes, expected)
 
     @property
     def revision(self) -> int:
@@ -109,7 +114,7 @@ class Follower:
 
     async def catch_up(self) -> None:
         """Returns when all that is written now is in force: for one who was told of a conflict and looks again."""
-        await self._wait(await self._world.offload(self._catalog.revision))
+        await self._wait(await self._world.offload_store(self._catalog.revision))
 
     async def _wait(self, revision: int) -> None:
         if self._applied < revision:
@@ -131,13 +136,33 @@ class Follower:
         if self._watch is None:
             raise RuntimeError("begin comes before start")
         while True:
-            await self._woken.wait()
-            self._woken.clear()
+            await self._wait_for_news()
             try:
                 for update in self._watch.take():
                     await self._make(update)
             except Compacted:
                 await self._read_again()
+
+    async def _wait_for_news(self) -> None:
+        """Meanwhile, what is owed is tried now and then."""
+        while not self._woken.is_set():
+            try:
+                async with asyncio.timeout(MAKE_AGAIN_S if self._owed else None):
+                    await self._woken.wait()
+            except TimeoutError:
+                await self._make_owed()
+        self._woken.clear()
+
+    async def _make_owed(self) -> None:
+        for (part, key), update in list(self._owed.items()):
+            try:
+                await part.apply(update)
+            except (WaystationError, OSError):
+                continue  # it was told when it failed first
+            except Exception:  # a mistake of ours, which must not end the following
+                logger.exception("catalog.change_failed", "a change of the catalog cannot be made here", key=key)
+            del self._owed[part, key]
+            logger.info("catalog.change_made", "a change of the catalog is made here at last", key=key)
 
     async def _make(self, update: Update) -> None:
         for part in self._parts:
@@ -147,8 +172,21 @@ class Follower:
         self._reached(update.revision)
 
     async def _apply(self, part: Part, update: Update) -> None:
+        if self._owed:
+            for change in update.changes:
+                self._owed.pop((part, change.key), None)  # it is something else now
         try:
             await part.apply(update)
+        except (StorageFailed, OSError) as error:
+            for change in update.changes:
+                self._owed[part, change.key] = Update(update.revision, (change,))
+            logger.warning(
+                "catalog.change_put_off",
+                "a change of the catalog cannot be made here now, and is tried again unless it is taken back: {error}",
+                revision=update.revision,
+                error=error,
+            )
+            self._fail(update.revision, error)
         except WaystationError as error:
             logger.warning(
                 "catalog.change_refused",
@@ -179,7 +217,7 @@ class Follower:
 
     async def _read_again(self) -> None:
         try:
-            snapshot = await self._world.offload(self._catalog.read)
+            snapshot = await self._world.offload_store(self._catalog.read)
         except WaystationError as error:
             logger.warning("catalog.unreadable", "the catalog cannot be read: {error}", error=error)
             await asyncio.sleep(READ_AGAIN_S)

@@ -57,7 +57,7 @@ class Deletions:
             )
 
     async def _read(self) -> dict[str, Entry]:
-        return (await self._world.offload(self._store.read, rows.DELETED_TOPICS)).entries
+        return (await self._world.offload_store(self._store.read, rows.DELETED_TOPICS)).entries
 
     async def _mark(self, found: dict[str, Entry]) -> None:
         marked = 0
@@ -71,7 +71,7 @@ class Deletions:
             if await self._world.offload(self._topics.folders.clear, deleted):
                 removed = tuple(sorted({*deleted.removed, self._view.node_id}))
                 value = rows.encode(replace(deleted, removed=removed))
-                await self._world.offload(self._store.write, {key: value}, {key: entry.revision})
+                await self._world.offload_store(self._store.write, {key: value}, {key: entry.revision})
                 marked += 1
 
     async def _forget(self, found: dict[str, Entry]) -> None:
@@ -81,6 +81,6 @@ class Deletions:
         gone = [key for key in oldest if key in over or nodes <= set(rows.read_deleted_topic(found[key].value).removed)]
         for at in range(0, len(gone), AT_ONCE):
             some = gone[at : at + AT_ONCE]
-            await self._world.offload(
+            await self._world.offload_store(
                 self._store.write, dict.fromkeys(some), {key: found[key].revision for key in some}
             )

@@ -15,6 +15,7 @@ one at a time that writes. On the loop's thread only.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Container, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
@@ -23,6 +24,7 @@ from waystation.catalog.follower import Follower
 from waystation.cluster.decisions import elections, in_sync, reassignment
 from waystation.cluster.decisions.promises import LeaderState
 from waystation.cluster.decisions.state import (
+    DISKS,
     NOBODY,
     NODES,
     PARTITIONS,
@@ -45,7 +47,7 @@ from waystation.cluster.replication.throttle import Throttle
 from waystation.cluster.store import Store
 from waystation.cluster.store_view import StoreView
 from waystation.config import BrokerSettings
-from waystation.errors import RevisionConflict, StorageFailed, StoreUnavailable, WaystationError
+from waystation.errors import RevisionConflict, StorageFailed, WaystationError
 from waystation.log.commit import GroupCommit
 from waystation.observe.events import event_logger
 from waystation.observe.meters import ClusterMeter
@@ -73,6 +75,12 @@ STILL_S = 1.5
 PREFERRED_S = 3.0
 """For how long a preferred leader has to be in sync before it leads again."""
 RESIGNED_S = 2.0
+UNLED_S = 3.0
+"""For how long the store may name this node as a leader that does not lead, though it could claim the epoch."""
+AGAIN_S = 1.0
+"""After something of a replica could not be done: its files, or the state that it stores."""
+LONGEST_S = 30.0
+"""Between two attempts to make a coordinator's or a shard's state of its log, which may be long."""
 APPLIED_S = 1.0
 """How long a writer waits for its own write to be told, before it looks again."""
 
@@ -153,6 +161,8 @@ class Leadership:
         self._throttle = Throttle(world.clock, lambda: settings.integer("follower.replication.throttled.rate"))
         self._cutting: set[Key] = set()  # logs that an answer of a leader is cutting
         self._moving: set[Key] = set()  # partitions whose files are being made or removed here
+        self._not_added: set[Key] = set()  # those whose files could not be made, and that was told
+        self._unled: dict[Key, float] = {}  # named as their leader, this node does not lead them; since when
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -233,6 +243,8 @@ class Leadership:
                 self._learn(partition_of(key))
             elif key.startswith(NODES) and node_of(key) == self._node_id:
                 self._membership.look()
+            elif key.startswith(DISKS) and node_of(key) not in self._view.disks:
+                self._server.forget(node_of(key))
         self._woken.set()
 
     def _topics_changed(self) -> None:
@@ -252,6 +264,15 @@ class Leadership:
 
     def _learn(self, key: Key) -> None:
         """A partition's entry is another one, or its topic is there now."""
+        self._take_place(key)
+        known, replica = self._view.partition(*key), self._replicas.get(key)
+        named = known is not None and known.state.leader == self._node_id
+        if named and (replica is None or replica.led is None):
+            self._unled.setdefault(key, self._world.clock.monotonic())
+        else:
+            self._unled.pop(key, None)
+
+    def _take_place(self, key: Key) -> None:
         partition, known = self._handle(key), self._view.partition(*key)
         if partition is None or known is None:
             self._forget(key)
@@ -369,20 +390,30 @@ class Leadership:
     async def _lead_home(self, replica: _Replica, led: Led | None, previous: asyncio.Task[None] | None) -> None:
         if previous is not None:
             await asyncio.gather(previous, return_exceptions=True)
-        try:
-            if replica.led is led:
+        pause_s = AGAIN_S
+        while led is not None and replica.led is led:
+            try:
                 await self._homes.catch_up(replica.partition)
-            if replica.led is not led or led is None:
+                if replica.led is led:
+                    await self._homes.lead(replica.partition)
                 return
-            await self._homes.lead(replica.partition)
-        except WaystationError as error:
-            logger.error(
-                "home.not_led",
-                "what {topic}-{partition} stores cannot be used here: {error}",
-                topic=replica.partition.topic.name,
-                partition=replica.partition.index,
-                error=error,
-            )
+            except Exception as error:
+                if pause_s == AGAIN_S:
+                    logger.log(
+                        logging.ERROR,
+                        "home.not_led",
+                        "what {topic}-{partition} stores cannot be used here, which is tried again: {error}",
+                        cause=None if isinstance(error, WaystationError | OSError) else error,
+                        topic=replica.partition.topic.name,
+                        partition=replica.partition.index,
+                        error=error,
+                    )
+            if replica.led is led:
+                self._homes.drop(replica.partition)  # half of what the log says would be told as if it were all
+            again = self._world.clock.monotonic() + pause_s
+            while replica.led is led and self._world.clock.monotonic() < again:  # noqa: ASYNC110 - whichever comes first
+                await asyncio.sleep(min(LOOK_S, pause_s))  # whoever leads next waits for the end of this
+            pause_s = min(LONGEST_S, 2 * pause_s)
 
     def _depose(self, replica: _Replica) -> None:
         led, replica.led = replica.led, None
@@ -443,11 +474,29 @@ class Leadership:
             logger.error("replica.not_moved", "a replica cannot be added or removed: {error}", error=error)
 
     async def _add_replica(self, key: Key, partition: ReplicatedPartition) -> None:
-        """The store says that this node is to have a copy."""
+        """The store says that this node is to have a copy. Where the disk refuses, it is tried again."""
         try:
             log = await self._world.offload(self._topics.open_log_of, partition.topic, partition.index)
-        finally:
+        except (OSError, WaystationError) as error:
+            if key not in self._not_added:
+                self._not_added.add(key)
+                logger.error(
+                    "replica.not_added",
+                    "the files of {topic}-{partition} cannot be made, which is tried again: {error}",
+                    topic=partition.topic.name,
+                    partition=partition.index,
+                    error=error,
+                )
+            await asyncio.sleep(AGAIN_S)
             self._moving.discard(key)
+            if not self._stopping:
+                self._learn(key)
+            return
+        except BaseException:
+            self._moving.discard(key)
+            raise
+        self._moving.discard(key)
+        self._not_added.discard(key)
         known = self._view.partition(*key)
         if partition.here or known is None or self._node_id not in known.state.replicas:
             log.close(clean=False)
@@ -512,6 +561,7 @@ class Leadership:
                 write = self._tend(replica, replica.led, nodes, now)
             if write is not None:
                 writes.append(write)
+        writes += self._give_up(now)
         if writes and (self._writing is None or self._writing.done()):
             self._writing = asyncio.get_running_loop().create_task(self._write(writes), name="leadership-write")
 
@@ -536,6 +586,33 @@ class Leadership:
             asyncio.get_running_loop().call_later(replica.due - now, self._woken.set)
             return None
         return write
+
+    def _give_up(self, now: float) -> list[Write]:
+        """Of partitions that the store gives to this node, and that it cannot lead: their files cannot be made, or
+        their log has failed. Nobody else may take over while this node lives, so it says that there is no leader."""
+        writes = []
+        for key, since in list(self._unled.items()):
+            known, replica = self._view.partition(*key), self._replicas.get(key)
+            if known is None or now - since < UNLED_S or self._stopping:
+                continue
+            if replica is not None:
+                log_epoch = history(replica.partition).last_epoch
+                if elections.store_went_back(known.state, log_epoch):
+                    continue
+                barred = self._membership.barred.get(replica.store_key, -1)
+                if known.state.epoch <= max(barred, log_epoch) and replica.partition.failure is None:
+                    continue  # it claims the next epoch
+                replica.resigned = now
+            write = elections.resign(self._membership.identity, known)
+            if write is not None:
+                logger.warning(
+                    "partition.not_led_here",
+                    "{key} is given to this node, which cannot lead it; another one may",
+                    key=known.key,
+                )
+                writes.append(write)
+                self._unled[key] = now  # if it is refused: not again at once
+        return writes
 
     def _silent(self, leader: int, now: float) -> bool:
         fetcher = self._fetchers.get(leader)
@@ -659,12 +736,12 @@ class Leadership:
         latest = 0
         for write in batches:
             try:
-                latest = await self._world.offload(self._store.write, write.encoded(), write.expected)
+                latest = await self._world.offload_store(self._store.write, write.encoded(), write.expected)
             except RevisionConflict:
                 self._singly = True
                 await self._look_up(write)
-            except StoreUnavailable as error:
-                logger.warning("store.no_answer", "the cluster's store gives no answer: {error}", error=error)
+            except WaystationError as error:  # StoreUnavailable, or a store that does not let this node in any more
+                logger.warning("store.no_answer", "the cluster's store cannot be written: {error}", error=error)
                 await asyncio.sleep(LOOK_S)
                 break
         if latest:
@@ -686,8 +763,8 @@ class Leadership:
             if replica is None or replica.led is None or replica.led.proposal is None:
                 continue
             try:
-                entry = await self._world.offload(self._store.get, key)
-            except StoreUnavailable:
+                entry = await self._world.offload_store(self._store.get, key)
+            except WaystationError:
                 return
             if replica.led is not None and entry is not None:
                 replica.led.state.refused(entry.revision)
@@ -707,8 +784,8 @@ class Leadership:
 
     async def _evict(self, write: Write) -> None:
         try:
-            await self._world.offload(self._store.write, write.encoded(), write.expected)
-        except (RevisionConflict, StoreUnavailable):
+            await self._world.offload_store(self._store.write, write.encoded(), write.expected)
+        except WaystationError:
             pass  # it is back, or somebody else was faster, or its lease runs out
 
 

@@ -23,7 +23,7 @@ from waystation.cluster.node import NodeOptions
 from waystation.cluster.replication.high_watermarks import HighWatermarks
 from waystation.cluster.replication.led import history
 from waystation.cluster.store_view import StoreView
-from waystation.errors import StoreUnavailable
+from waystation.errors import StoreUnavailable, WaystationError
 from waystation.observe.events import event_logger
 from waystation.topics.markers import Markers
 from waystation.topics.topics import Topics
@@ -73,7 +73,7 @@ class Member:
         store, node_id, rack = self._node.store, self.membership.node_id, self._node.rack
         while True:
             try:
-                await self._world.offload(internal_topics.ensure, store, self._world, node_id, rack, own_topics)
+                await self._world.offload_store(internal_topics.ensure, store, self._world, node_id, rack, own_topics)
                 return
             except StoreUnavailable as error:
                 logger.warning("store.away", "waiting for the cluster's store: {error}", error=error)
@@ -125,13 +125,20 @@ class Member:
             await asyncio.sleep(CHECKPOINT_S)
             try:
                 await self._checkpoint()
-            except OSError as error:
+            except (WaystationError, OSError) as error:
                 logger.warning("high_watermarks.not_saved", "high watermarks cannot be written: {error}", error=error)
 
     async def _tidy_forever(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            await self.deletions.look()
+            try:
+                await self.deletions.look()
+            except (WaystationError, OSError) as error:
+                logger.warning(
+                    "deletions.put_off", "files of deleted topics cannot be removed now: {error}", error=error
+                )
+            except Exception:  # a mistake of ours: else deletions would be remembered forever
+                logger.exception("deletions.failed", "looking after deletions failed")
 
     async def _checkpoint(self) -> None:
         if self._high_watermarks.note(self.leadership.high_watermarks()):

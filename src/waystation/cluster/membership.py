@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -51,6 +51,11 @@ COMPLAIN_S = 10.0
 """How often it is said that the store gives no answer."""
 
 
+async def nobody_answers(node: NodeState) -> bool:
+    """Where there is no network to ask."""
+    return False
+
+
 class Membership:
     """One per broker in a cluster."""
 
@@ -64,7 +69,10 @@ class Membership:
         rack: str = "",
         lease_s: float = LEASE_S,
         restored: bool = False,
+        answers: Callable[[NodeState], Awaitable[bool]] = nobody_answers,
     ) -> None:
+        """`answers`: whether somebody listens where a node's entry says."""
+        self._answers = answers
         self._world = world
         self._root = root
         self._store = store
@@ -130,7 +138,9 @@ class Membership:
         while True:
             entry = await self._ask(self._store.get, node_key(self.node_id))
             try:
-                starting.check_id(folder, _known(node_key(self.node_id), entry, read_node))
+                known = _known(node_key(self.node_id), entry, read_node)
+                answers = known is not None and await self._answers(known.state)
+                starting.check_id(folder, known, answers=answers)
                 return
             except NodeIdTaken:
                 if self._world.clock.monotonic() >= give_up:
@@ -139,7 +149,7 @@ class Membership:
                     told = True
                     logger.info(
                         "node.id_in_use",
-                        "node {node} seems to run from another folder; waiting until its lease has run out",
+                        "node {node} seems to run already; waiting until its lease has run out",
                         node=self.node_id,
                     )
                 await asyncio.sleep(RETRY_S)
@@ -221,7 +231,7 @@ class Membership:
         lease, self._lease = self._lease, None
         if lease is not None:
             with contextlib.suppress(WaystationError):
-                await self._world.offload(self._store.revoke, lease)
+                await self._world.offload_store(self._store.revoke, lease)
 
     async def drain(self, draining: bool) -> None:
         """Whether the node gives away what it leads and gets nothing new. Forgotten when its process ends."""
@@ -241,15 +251,16 @@ class Membership:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._lease_s / 3):
                     await self._woken.wait()
+            self._woken.clear()  # before it is looked: what changes meanwhile is looked at again
             try:
                 await self._renew()
-                self._woken.clear()
-            except StoreUnavailable as error:
-                self._complain(error)
-                self._woken.clear()
             except NodeIdTaken as error:
                 self._fence(error)
                 return
+            except WaystationError as error:  # no answer, or a store that does not let this node in any more
+                self._complain(error)
+            except Exception:  # a mistake of ours: without this task the node would be dead for all others, forever
+                logger.exception("node.not_renewed", "node {node} cannot tell that it lives", node=self.node_id)
 
     def superseded(self, disk: Known[DiskState] | None) -> bool:
         """The watch has told this node's disk entry: whether another process has started under its id. Then this one
@@ -267,9 +278,9 @@ class Membership:
             self.on_fenced()
 
     async def _renew(self) -> None:
-        if self._lease is not None and await self._world.offload(self._store.keep_alive, self._lease):
-            entry = await self._world.offload(self._store.get, node_key(self.node_id)) if self._woken.is_set() else None
-            if not self._woken.is_set() or (entry is not None and self._is_mine(entry)):
+        if self._lease is not None and await self._world.offload_store(self._store.keep_alive, self._lease):
+            entry = await self._world.offload_store(self._store.get, node_key(self.node_id))
+            if entry is not None and self._is_mine(entry):
                 return
         logger.warning("node.entry_lost", "node {node} is not known to be alive; telling again", node=self.node_id)
         await self._register()
@@ -298,11 +309,11 @@ class Membership:
     async def _write_entry(self, state: NodeState) -> bool:
         key = node_key(self.node_id)
         self._lease = None  # until the entry hangs on one: keeping another alive would hide that it is not there
-        lease = await self._world.offload(self._store.grant, self._lease_s)
-        present = _known(key, await self._world.offload(self._store.get, key), read_node)
+        lease = await self._world.offload_store(self._store.grant, self._lease_s)
+        present = _known(key, await self._world.offload_store(self._store.get, key), read_node)
         write = starting.register(self.identity, state, present)
         try:
-            await self._world.offload(_write_leased, self._store, write, lease)
+            await self._world.offload_store(_write_leased, self._store, write, lease)
         except NotFound:
             return False
         except RevisionConflict as error:
@@ -313,7 +324,7 @@ class Membership:
 
     async def _check_disk(self, error: RevisionConflict) -> None:
         """Either the node entry was changed meanwhile, which is harmless, or another process has our disk entry."""
-        entry = await self._world.offload(self._store.get, disk_key(self.node_id))
+        entry = await self._world.offload_store(self._store.get, disk_key(self.node_id))
         if entry is None or entry.revision != self.identity.disk.revision:
             raise NodeIdTaken(f"node {self.node_id} was started elsewhere; this process stops") from error
 
@@ -323,16 +334,16 @@ class Membership:
         """However long it takes until the store answers. A write that was made without answer shows as a conflict."""
         while True:
             try:
-                return await self._world.offload(call, *args)
+                return await self._world.offload_store(call, *args)
             except StoreUnavailable as error:
                 self._complain(error)
                 await asyncio.sleep(RETRY_S)
 
-    def _complain(self, error: StoreUnavailable) -> None:
+    def _complain(self, error: WaystationError) -> None:
         now = self._world.clock.monotonic()
         if now - self._complained >= COMPLAIN_S:
             self._complained = now
-            logger.warning("store.away", "waiting for the cluster's store, which gives no answer: {error}", error=error)
+            logger.warning("store.away", "waiting for the cluster's store: {error}", error=error)
 
 
 def _known(key: str, entry: Entry | None, read: Callable[[bytes], S]) -> Known[S] | None:

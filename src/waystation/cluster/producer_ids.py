@@ -42,7 +42,7 @@ class StoreProducerIds:
         async with self._reserving:
             while self._next >= self._end:
                 try:
-                    end = await self._world.offload(self._take_block)
+                    end = await self._world.offload_store(self._take_block)
                 except RevisionConflict:
                     continue  # another node was faster
                 self._next, self._end = end - self._block, end

@@ -77,6 +77,18 @@ def placed(state: PartitionState, living: Callable[[int], bool]) -> Placed:
     return Placed(state.leader, state.epoch, members, state.in_sync, offline, state.adding, state.removing)
 
 
+def whereabouts(view: ClusterView, topic_id: UUID, index: int) -> str:
+    """Who leads a partition, in the words of an error for people who have asked another node."""
+    placed = view.placed(topic_id, index)
+    node = None if placed is None or not placed.has_leader else view.node(placed.leader)
+    if node is None:
+        return "led by no node of this cluster at the moment; try again soon"
+    if node.id == view.node_id:
+        return "about to be led by this node; try again soon"
+    at = ", ".join(f"{name} {one.host}:{one.port}" for name, one in sorted(node.listeners.items()))
+    return f"on node {node.id} of this cluster; use it there{f' ({at})' if at else ''}"
+
+
 def closest(view: ClusterView, topic_id: UUID, index: int, rack: str) -> int:
     """From which node a reader in this rack had best read a partition that this node leads: from here, unless another
     rack's is nearer. Only replicas in sync: they have what the leader may show."""

@@ -2,8 +2,9 @@
 
 A move is one batch of the shard's log where all targets are queues of the shard that the message died in, else a
 transaction: the message is put to all its targets and ended where it died, everything or nothing, whatever the moment
-of a crash. A target that cannot take it now (full, deleted, a disk without room) is tried again; until then the message
-waits where it is, out of everybody's reach. A message that has nowhere to go is ended.
+of a crash. What an open transaction has, be it one whose end is not known or one of the node that led the shard before,
+is left alone until that ends. A target that cannot take it now (full, deleted, a disk without room) is tried again;
+until then the message waits where it is, out of everybody's reach. A message that has nowhere to go is ended.
 
 `letters.py` says what goes where, `deaths.py` what the story is, `redriving.py` sends them back.
 """
@@ -110,9 +111,12 @@ class DeadLetters:
         while entries and queue.deaths and shard.queues.get(queue.id) is queue:
             batch = entries[:most]
             try:
-                self._tx = self._tx or await self._broker.transacting.begin(TRANSACTIONAL_ID)
-                # While an end that could not be told apart from a failure was awaited, some may have gone.
-                await self._move(self._tx, shard, queue, [entry for entry in batch if entry in (queue.deaths or ())])
+                free = _free(shard, queue, batch)
+                if len(free) < len(batch) and self._tx is None:
+                    self._tx = await self._begin()  # ends an earlier one of ours
+                    free = _free(shard, queue, batch)
+                stuck.update(set(batch) - set(free))
+                await self._move(shard, queue, free)
             except Exception as error:
                 self._tx = None  # begun anew: what was half done is undone
                 if len(batch) > 1 and isinstance(error, Full | TooLarge | Invalid | Corrupt):
@@ -128,9 +132,11 @@ class DeadLetters:
             del entries[: len(batch)]
         return True
 
-    async def _move(self, tx: Tx, shard: Shard, queue: Queue, entries: list[int]) -> None:
-        """Moves some of a queue's dead, all together. Only some moves need `tx`; for all of them it means that no
-        earlier one is still under way."""
+    async def _begin(self) -> Tx:
+        return await self._broker.transacting.begin_own(TRANSACTIONAL_ID)
+
+    async def _move(self, shard: Shard, queue: Queue, entries: list[int]) -> None:
+        """Moves some of a queue's dead, all together."""
         if not entries:
             return
         deaths = queue.deaths or {}
@@ -146,7 +152,9 @@ class DeadLetters:
             await _ensure(self._broker, queue.settings.dead_letter)
         beside = self._beside(shard, shares)
         if beside is None:
-            await self._move_far(tx, shard, queue, entries, shares)
+            tx = self._tx = self._tx or await self._begin()
+            if _free(shard, queue, entries) == entries:  # else they are looked at again
+                await self._move_far(tx, shard, queue, entries, shares)
         elif shard.queues.get(queue.id) is queue:  # else it was deleted while its target was made
             partition, end = shard.move(queue, runs_of(entries), beside)
             await partition.until_durable(end)  # nobody waits for it, but it is to reach the disk
@@ -168,6 +176,13 @@ class DeadLetters:
             await send(tx, target, share)
         await tx.take(shard, queue, None, runs_of(entries))
         await tx.end(commit=True)
+
+
+def _free(shard: Shard, queue: Queue, entries: list[int]) -> list[int]:
+    """Those of the dead that are there still, and that no open transaction has."""
+    deaths = queue.deaths or {}
+    taken = shard.open.taken().get(queue.id, ()) if len(shard.open) else ()
+    return [entry for entry in entries if entry in deaths and entry not in taken]
 
 
 async def _ensure(broker: Core, target: str) -> None:

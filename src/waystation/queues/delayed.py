@@ -88,7 +88,7 @@ class Delayed:
             if feed.closed:
                 return
             try:
-                tx = tx or await self._broker.transacting.begin(TRANSACTIONAL_ID)
+                tx = tx or await self._broker.transacting.begin_own(TRANSACTIONAL_ID)
                 await self._publish(tx, feed, messages)
             except Exception as error:
                 if isinstance(error, WaystationError):

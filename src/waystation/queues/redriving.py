@@ -156,7 +156,7 @@ class Redriving:
         self._check_alone(shard, queue)
         self._redriving.add((shard.index, queue.id))
         try:
-            tx = await self._broker.transacting.begin(f"{REDRIVE_ID}-{shard.index}-{queue.id}")
+            tx = await self._broker.transacting.begin_own(f"{REDRIVE_ID}-{shard.index}-{queue.id}")
             return await self._send_all_back(plan, tx, progress, pause)
         finally:
             self._redriving.discard((shard.index, queue.id))

@@ -21,6 +21,7 @@ StorageFailed, after which the request may be repeated.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from waystation.errors import Full, Invalid, ProducerEpochStale, StorageFailed, Unavailable, WaystationError
@@ -473,6 +474,14 @@ class TransactionCoordinator:
             if transactional_id is not None:
                 self._check_led(transactional_id)
             raise
+
+    def own_id(self, name: str) -> str:
+        """A transactional id for the broker's own use, which it coordinates itself: the name, or the name and a number.
+        NotCoordinator: it leads no state log now."""
+        if not self._led:
+            raise NotCoordinator(f"this broker coordinates no transactions now, which {name!r} needs")
+        numbered = (f"{name}-{number}" for number in itertools.count(1))
+        return next(one for one in itertools.chain((name,), numbered) if self.partition_of(one) in self._led)
 
     def _check_led(self, transactional_id: str) -> None:
         if self.partition_of(transactional_id) not in self._led:

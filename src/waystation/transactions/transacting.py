@@ -67,12 +67,18 @@ class Transacting:
         producer = await self._broker.transactions.init_producer_id(transactional_id, timeout_ms)
         return Tx(self._broker, transactional_id, producer, gate)
 
-    async def undo_left_over(self) -> None:
-        """At the start: ends what the broker itself had begun before a crash, so that nobody waits for its timeout."""
-        for left in self._broker.transactions.listing(
-            TransactionFilter(states=frozenset({State.ONGOING.label}))
-        ).transactions:
-            if left.transactional_id.startswith(OWN_PREFIX):
+    async def begin_own(self, name: str) -> Tx:
+        """The same for the broker itself. In a cluster the transaction has an id that this node coordinates, since only
+        that node can end it. NotCoordinator: it coordinates none now."""
+        return await self.begin(self._broker.transactions.own_id(name))
+
+    async def undo_left_over(self, state_log: int | None = None) -> None:
+        """Ends what the broker itself had begun before a crash, so that nobody waits for its timeout: at the start, or
+        when it coordinates another state log from now on, whose own transactions were of the node that did before."""
+        transactions = self._broker.transactions
+        for left in transactions.listing(TransactionFilter(states=frozenset({State.ONGOING.label}))).transactions:
+            own = left.transactional_id.startswith(OWN_PREFIX)
+            if own and state_log in (None, transactions.partition_of(left.transactional_id)):
                 await self.begin(left.transactional_id)
 
 

@@ -62,7 +62,8 @@ class ThreadOffload:
     put as much as writing it does. All methods are for the loop's thread.
     """
 
-    def __init__(self, threads: int = 4) -> None:
+    def __init__(self, threads: int = 4, name: str = "waystation-disk") -> None:
+        self._name = name
         self._most = threads
         self._threads: list[threading.Thread] = []
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
@@ -78,7 +79,7 @@ class ThreadOffload:
         return result
 
     def _start_thread(self) -> None:
-        name = f"waystation-disk-{len(self._threads)}"
+        name = f"{self._name}-{len(self._threads)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
         thread.start()
         self._threads.append(thread)

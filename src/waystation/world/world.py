@@ -24,6 +24,13 @@ class World(msgspec.Struct, frozen=True):
     handles: Handles = msgspec.field(default_factory=UnlimitedHandles)
     keys: KeyRing | None = None
     """What is written to the disk is encrypted with these. None: it is not."""
+    store_threads: Offload | None = None
+    """Where a cluster's store is called, which may take seconds to give no answer: no sync of a log may wait behind
+    that. None: as all other work."""
+
+    @property
+    def offload_store(self) -> Offload:
+        return self.offload if self.store_threads is None else self.store_threads
 
 
 def real_world(disk: Disk | None = None) -> World:

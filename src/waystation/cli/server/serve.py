@@ -196,7 +196,8 @@ async def _serve(plan: Plan) -> None:
         insecure=plan.insecure,
     )
     station.on_fenced = stop.set
-    await station.start()
+    if not await _started(station, stop, clustered=plan.cluster is not None):
+        return
     if station.tls is not None:
         reloads: set[asyncio.Task[bool]] = set()
         loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(loop.create_task(station.reload_tls())))
@@ -213,6 +214,21 @@ async def _serve(plan: Plan) -> None:
         if plan.ready_file is not None:
             _remove(plan.ready_file)
         await station.stop()
+
+
+async def _started(station: Station, stop: asyncio.Event, *, clustered: bool) -> bool:
+    """False: a node that was told to stop before it had started. It may be waiting for the cluster's store, for as long
+    as that is away."""
+    starting = asyncio.ensure_future(station.start())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if starting.done() or not clustered:
+        await starting
+        return True
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    return False
 
 
 def _stop_or_die(stop: asyncio.Event) -> None:

@@ -47,13 +47,22 @@ class Beginning(msgspec.Struct, frozen=True):
     write: Write
 
 
-def check_id(folder: Folder, node: Known[NodeState] | None) -> None:
-    """NodeIdTaken: another folder lives under this node id. After a crash with another disk it is the node's own former
-    life, whose lease runs out; so the caller asks again for as long as a lease lasts before it gives up."""
+def check_id(folder: Folder, node: Known[NodeState] | None, *, answers: bool = False) -> None:
+    """NodeIdTaken: another folder lives under this node id, or this very one, of which somebody has made a copy: what
+    the living process has acknowledged since is not in it. After a crash with another disk it is the node's own former
+    life, whose lease runs out; so the caller asks again for as long as a lease lasts before it gives up.
+
+    `answers`: somebody listens at the address that the entry names. A process that was killed does not, and is not
+    waited for."""
     if node is not None and node.state.folder != folder.id:
         raise NodeIdTaken(
             f"node {folder.node_id} runs already, from another data folder ({node.state.folder}; this one is"
             f" {folder.id}); give this node an id of its own, or stop the other one and wait for its lease to run out"
+        )
+    if node is not None and answers:
+        raise NodeIdTaken(
+            f"node {folder.node_id} runs already, from a copy of this data folder, or this is the copy; start a new"
+            " node with an id of its own and an empty folder, or stop the other one"
         )
 
 

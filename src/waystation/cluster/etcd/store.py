@@ -198,10 +198,18 @@ class EtcdStore(Store):
     def grant(self, ttl_s: float) -> int:
         """In whole seconds, and 2 at least: etcd has no shorter ones."""
         request = Grant(max(1, math.ceil(ttl_s)))
-        return self._gateway.ask("/v3/lease/grant", request, LeaseAnswer, repeatable=True).ID
+        try:
+            return self._gateway.ask("/v3/lease/grant", request, LeaseAnswer, repeatable=True).ID
+        except Refused as refused:
+            raise StoreUnavailable(f"etcd refuses to grant a lease: {refused.text}") from refused
 
     def keep_alive(self, lease: int) -> bool:
-        answer = self._gateway.ask("/v3/lease/keepalive", KeepAlive(lease), KeepAliveAnswer, repeatable=True)
+        try:
+            answer = self._gateway.ask("/v3/lease/keepalive", KeepAlive(lease), KeepAliveAnswer, repeatable=True)
+        except Refused as refused:
+            if refused.code == NOT_FOUND:
+                return False
+            raise StoreUnavailable(f"etcd refuses to keep a lease alive: {refused.text}") from refused
         return answer.result.TTL > 0
 
     def revoke(self, lease: int) -> None:

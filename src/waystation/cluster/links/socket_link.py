@@ -3,7 +3,11 @@
 A question is the command `AskNode` with the request in msgpack (`peer.py`), to the address of the other node's Kafka
 listener as its node entry says. Many may be under way at once. The connection is made when something is asked, and
 again after it broke; whoever waits is told LinkLost. It begins with a login (`security/node_links.py`), and is TLS
-where the listeners are. On the loop.
+where the listeners are. All who ask while it is being made wait for the same attempt, and hear of its failure: a node
+that hangs costs each of them one timeout, not one after the other.
+
+A question without an answer in time ends the connection only if nothing else was heard meanwhile: replication must not
+be cut because the other node waits for something on behalf of one question. On the loop.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import struct
 
 import msgspec
 
+from waystation.cluster.decisions.state import NodeState
 from waystation.cluster.links.link import LinkLost, PeerRefused
 from waystation.cluster.links.peer import Answer, Refused, Request
 from waystation.cluster.store_view import StoreView
@@ -27,6 +32,20 @@ _LENGTH = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
 _native: msgspec.msgpack.Decoder[NativeAnswer | NativeFailure] = msgspec.msgpack.Decoder(NativeAnswer | NativeFailure)
 _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+async def listens(node: NodeState) -> bool:
+    """Whether somebody takes connections where the node's entry says."""
+    address = node.listeners.get(LISTENER)
+    if address is None:
+        return False
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
 
 
 class SocketLinks:
@@ -45,7 +64,7 @@ class SocketLinks:
 
     async def close(self) -> None:
         for link in self._links.values():
-            link.close("this node stops")
+            link.stop()
 
 
 class SocketLink:
@@ -55,12 +74,14 @@ class SocketLink:
         self._node_id = node_id
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
-        self._connecting = asyncio.Lock()
+        self._connecting: asyncio.Task[asyncio.StreamWriter] | None = None
+        self._heard = 0  # answers, on all connections
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._last = 0
 
     async def ask(self, request: Request, timeout_s: float) -> Answer:
-        writer = self._writer or await self._connect()
+        writer = self._writer or await self._connected()
+        heard = self._heard
         self._last += 1
         number = self._last
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
@@ -71,34 +92,57 @@ class SocketLink:
             async with asyncio.timeout(timeout_s):
                 return await waiting
         except TimeoutError:
-            self.close(f"node {self._node_id} gave no answer within {timeout_s:g} s")
+            if self._heard == heard and self._writer is writer:
+                self.close(f"node {self._node_id} gave no answer within {timeout_s:g} s")
             raise LinkLost(f"node {self._node_id} gave no answer within {timeout_s:g} s") from None
         finally:
             self._waiting.pop(number, None)
 
+    async def _connected(self) -> asyncio.StreamWriter:
+        """By the attempt that is under way, or a new one."""
+        connecting = self._connecting
+        if connecting is None:
+            connecting = self._connecting = asyncio.get_running_loop().create_task(
+                self._connect(), name=f"connect-{self._node_id}"
+            )
+            connecting.add_done_callback(self._attempted)
+        await asyncio.wait([connecting])
+        if connecting.cancelled():
+            raise LinkLost(f"node {self._node_id}: this node stops")
+        return connecting.result()
+
+    def _attempted(self, connecting: asyncio.Task[asyncio.StreamWriter]) -> None:
+        self._connecting = None
+        if not connecting.cancelled():
+            connecting.exception()  # whoever asked may have gone
+
     async def _connect(self) -> asyncio.StreamWriter:
-        async with self._connecting:
-            if self._writer is not None:
-                return self._writer
-            state = self._view.node_state(self._node_id)
-            if state is None or LISTENER not in state.listeners:
-                raise LinkLost(f"node {self._node_id} is not known to be alive")
-            address = state.listeners[LISTENER]
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    reader, writer = await asyncio.open_connection(
-                        address.host, address.port, limit=1024 * 1024, ssl=self._login.context()
-                    )
-                    await self._log_in(reader, writer)
-            except ConnectionRefusedError as error:
+        state = self._view.node_state(self._node_id)
+        if state is None or LISTENER not in state.listeners:
+            raise LinkLost(f"node {self._node_id} is not known to be alive")
+        address = state.listeners[LISTENER]
+        writer: asyncio.StreamWriter | None = None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                reader, writer = await asyncio.open_connection(
+                    address.host, address.port, limit=1024 * 1024, ssl=self._login.context()
+                )
+                await self._log_in(reader, writer)
+        except BaseException as error:
+            if writer is not None:
+                writer.transport.abort()  # the loop would keep it open for as long as the other node does
+            if isinstance(error, ConnectionRefusedError):
                 raise PeerRefused(
                     f"node {self._node_id} refuses connections at {address.host}:{address.port}"
                 ) from error
-            except (OSError, TimeoutError, EOFError, msgspec.MsgspecError) as error:
+            if isinstance(error, TimeoutError):
+                raise LinkLost(f"node {self._node_id} does not answer at {address.host}:{address.port}") from error
+            if isinstance(error, OSError | EOFError | msgspec.MsgspecError):
                 raise LinkLost(f"node {self._node_id} cannot be reached: {error}") from error
-            self._writer = writer
-            self._reading = asyncio.get_running_loop().create_task(self._read(reader), name=f"link-{self._node_id}")
-            return writer
+            raise
+        self._writer = writer
+        self._reading = asyncio.get_running_loop().create_task(self._read(reader), name=f"link-{self._node_id}")
+        return writer
 
     async def _log_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Raises LinkLost if the other node does not let this one in."""
@@ -119,7 +163,6 @@ class SocketLink:
             raise LinkLost(f"node {self._node_id}: a frame of {size} bytes")
         heard = _native.decode(await reader.readexactly(size))
         if isinstance(heard, NativeFailure):
-            writer.transport.abort()
             raise LinkLost(f"node {self._node_id} refuses the login: {heard.text}")
         return msgspec.convert(heard.value, HelloAnswer)
 
@@ -138,6 +181,7 @@ class SocketLink:
             self.close(f"node {self._node_id}: {why}")
 
     def _hear(self, heard: NativeAnswer | NativeFailure) -> None:
+        self._heard += 1
         waiting = self._waiting.get(heard.id)
         if waiting is None or waiting.done():
             return
@@ -145,6 +189,12 @@ class SocketLink:
             waiting.set_result(Refused(heard.error, heard.text))
         else:
             waiting.set_result(_answer.decode(heard.value))
+
+    def stop(self) -> None:
+        """This node stops."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        self.close("this node stops")
 
     def close(self, why: str) -> None:
         """Whoever waits is told, and the next question connects again."""

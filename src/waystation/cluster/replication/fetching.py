@@ -96,6 +96,7 @@ class Fetcher:
         self._forgotten: dict[Key, None] = {}
         self._failing: set[Key] = set()  # whose records could not be written the last time
         self._session = 0
+        self._refusal = ""  # why the leader takes no session, as it was told last
         self._asking = False
         self._news = asyncio.Event()
         self._failures = 0
@@ -203,14 +204,29 @@ class Fetcher:
         finally:
             self._asking = False
         if isinstance(answer, Refused):
+            began = not self._session
             self._session, self._changed = 0, dict.fromkeys(self._partitions)
+            if began:  # else the leader has forgotten the session, and takes a new one
+                self._tell_refused(answer)
+                await asyncio.sleep(AGAIN_S)
             return
         if not isinstance(answer, Fetched):
             raise LinkLost(f"node {self._leader} answered a fetch with {type(answer).__name__}")
         self._session = answer.session
         self._failures = 0
+        self._refusal = ""
         self.heard = self._world.clock.monotonic()
         await self._take(answer.partitions)
+
+    def _tell_refused(self, answer: Refused) -> None:
+        if answer.text != self._refusal:
+            self._refusal = answer.text
+            logger.error(
+                "replica.fetch_refused",
+                "node {leader} does not let this node copy from it, which is tried again: {error}",
+                leader=self._leader,
+                error=answer.text,
+            )
 
     async def _pause(self) -> None:
         """Nothing can be asked for now: a log is not durable yet, or the view is about to change."""

@@ -115,6 +115,13 @@ class FetchServer:
                 session.ready[key] = None
                 session.news.set()
 
+    def forget(self, node_id: int) -> None:
+        """The cluster has forgotten the node: one that comes later under its id counts its starts and its requests
+        from the beginning."""
+        known = self._sessions.pop(node_id, None)
+        if known is not None:
+            self._close(known)
+
     def refresh(self) -> None:
         """What followers have promised again without saying it. Before anybody asks who keeps up."""
         for session in self._sessions.values():

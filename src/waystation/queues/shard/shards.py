@@ -82,7 +82,9 @@ class Shards:
         on_dead: Callable[[int, Queue], None],
         deaths: DeathMeter | None = None,
         tracing: Tracing | None = None,
+        whereabouts: Callable[[int], str] = lambda _: "led by another broker",
     ) -> None:
+        """`whereabouts`: of a shard that is not led here, for people: "on node 2, …"."""
         self.count = count
         self.changes = 0
         """How often one was led or dropped: whoever adds all of them up counts anew."""
@@ -91,6 +93,7 @@ class Shards:
         self._on_dead = on_dead
         self._deaths = deaths or DeathMeter()
         self._tracing = tracing
+        self._whereabouts = whereabouts
         self._max_message_bytes = 1024 * 1024
         self._measured = False
         self._led: dict[int, _Led] = {}
@@ -113,7 +116,7 @@ class Shards:
         """Raises NotLeader if another broker leads it."""
         led = self._led.get(index)
         if led is None:
-            raise NotLeader(f"this broker does not lead shard {index} of the queues; refresh metadata and ask who does")
+            raise NotLeader(f"shard {index} of the queues is {self._whereabouts(index)}")
         return led.shard
 
     def find(self, index: int) -> Shard | None:
@@ -122,11 +125,10 @@ class Shards:
 
     def of(self, queue: str) -> Shard:
         """The shard that a queue of this name is on. Raises NotLeader if another broker leads it."""
-        led = self._led.get(crc32c(queue.encode(errors="surrogatepass")) % self.count)
+        index = crc32c(queue.encode(errors="surrogatepass")) % self.count
+        led = self._led.get(index)
         if led is None:
-            raise NotLeader(
-                f"this broker does not lead the shard of queue {queue[:300]!r}; refresh metadata and ask who does"
-            )
+            raise NotLeader(f"queue {queue[:300]!r} is {self._whereabouts(index)}")
         return led.shard
 
     @property

@@ -3,6 +3,8 @@
 Translation only: the rules live in `waystation.transactions`. Old versions do not know some of the newer error codes;
 `_code` gives them the one that they do know. A disk that refuses is told as COORDINATOR_NOT_AVAILABLE, as Kafka does:
 every client repeats the request then, while a storage error makes some give up on a transaction that may be committed.
+So is a partition of the transaction that changes its leader while its end is written there: clients do not expect
+NOT_LEADER_OR_FOLLOWER in these answers, though the outcome stands and the end comes.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ from waystation.broker.access.types import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NamedPartition,
+    NotCoordinator,
     OffsetToCommit,
     Partition,
     Producer,
     TransactionAbortable,
     TransactionFilter,
 )
-from waystation.errors import Invalid, StorageFailed, WaystationError
+from waystation.errors import Invalid, NotLeader, StorageFailed, WaystationError
 from waystation.protocols.kafka.coordinators.groups import milliseconds
 from waystation.protocols.kafka.requests.registry import Call
 
@@ -32,11 +35,15 @@ KNOWS_FENCED = {"init_producer_id": 4, "add_partitions_to_txn": 2, "add_offsets_
 KNOWS_ABORTABLE = {"add_partitions_to_txn": 5, "add_offsets_to_txn": 4, "end_txn": 4, "txn_offset_commit": 4}
 """From which version on clients know PRODUCER_FENCED and TRANSACTION_ABORTABLE; others never do."""
 NEVER = 2**15
+FOR_COORDINATORS = frozenset({"init_producer_id", "add_partitions_to_txn", "add_offsets_to_txn", "end_txn"})
+"""Asked of a transaction's coordinator, which may have to wait for leaders of partitions."""
 
 
 def _code(call: Call, error: BaseException | None) -> ErrorCode:
     """The error's code, or what this version has in its place."""
     if isinstance(error, StorageFailed):
+        return ErrorCode.coordinator_not_available
+    if isinstance(error, NotLeader) and not isinstance(error, NotCoordinator) and call.name in FOR_COORDINATORS:
         return ErrorCode.coordinator_not_available
     code = call.code(error)
     if code is ErrorCode.producer_fenced and call.version < KNOWS_FENCED.get(call.name, NEVER):
