@@ -12,13 +12,14 @@ from typing import Literal, NamedTuple
 import msgspec
 
 OURS = "waystation"
-Part = Literal["topics", "queues", "large", "amqp", "hostile", "security"]
+Part = Literal["topics", "queues", "large", "amqp", "hostile", "security", "tenants"]
 TOPICS: Part = "topics"
 QUEUES: Part = "queues"
 LARGE: Part = "large"
 AMQP: Part = "amqp"
 HOSTILE: Part = "hostile"
 SECURITY: Part = "security"
+TENANTS: Part = "tenants"
 REFERENCE: dict[Part, str] = {
     TOPICS: "kafka",
     QUEUES: "nats",
@@ -26,6 +27,7 @@ REFERENCE: dict[Part, str] = {
     AMQP: "rabbitmq-quorum",
     HOSTILE: "",
     SECURITY: "kafka",
+    TENANTS: "",
 }
 TITLES: dict[Part, str] = {
     TOPICS: "Topics, by Kafka's protocol",
@@ -34,6 +36,7 @@ TITLES: dict[Part, str] = {
     AMQP: "AMQP 0-9-1",
     HOSTILE: "One client beside an attacker",
     SECURITY: "What security costs",
+    TENANTS: "One tenant beside another that floods the broker",
 }
 
 
@@ -59,6 +62,7 @@ class Aim(NamedTuple):
 RATE, VOLUME, CPU, MEMORY, SECONDS, BYTES = "messages/s", "MB/s", "broker CPU s/M", "MiB", "s", "bytes"
 CPU_RATIO = "CPU ÷ plain"
 """Of a broker with something turned on, beside the same one without it."""
+TIMES_ALONE = "p99 ÷ alone"
 
 OTHER_LOAD = ("other processes meanwhile", "cores")
 # A chosen line, not a measured one. At 1.7 of two cores Kafka's start took four times as long and its p99 ninety times.
@@ -67,6 +71,9 @@ NOISY_CORES = 0.5
 _COSTS = (Aim(1.01, peer="waystation-acls"), Aim(1.30, peer="waystation-encrypted"))
 """Of the CPU on the path of a publish."""
 PUBLISHES = ("produce 100 B", "produce 1 KiB", "put 100 B batched", "put 100 B single")
+FLOODS = (
+    "Kafka produce", "Kafka fetch", "native puts", "native takes", "AMQP publishes", "AMQP consume", "HTTP posts",
+)  # fmt: skip
 
 AIMS: dict[Figure, tuple[Aim, ...]] = {
     Figure("produce 100 B", CPU): (Aim(0.6),),
@@ -93,6 +100,7 @@ AIMS: dict[Figure, tuple[Aim, ...]] = {
     Figure("consume 100 B, single acks", CPU, AMQP): (Aim(9),),
     Figure("memory with 10,000 idle connections", MEMORY, AMQP): (Aim(477),),  # 500 MB
     **{Figure(work, CPU_RATIO, SECURITY): _COSTS for work in PUBLISHES},
+    **{Figure(f"{flood}, with quotas: beside", TIMES_ALONE, TENANTS): (Aim(1.5),) for flood in FLOODS},
 }
 
 
