@@ -53,7 +53,10 @@ class AmqpWire:
 
     hello_answers = 5  # start, tune, open-ok, channel open-ok, confirm select-ok
 
-    def __init__(self, queue_type: str | None = None) -> None:
+    def __init__(
+        self, queue_type: str | None = None, user: str = "guest", password: str = "guest", vhost: str = "/"
+    ) -> None:
+        self._login, self._vhost = f"\0{user}\0{password}".encode(), vhost
         self._arguments = b"" if queue_type is None else short("x-queue-type") + b"S" + long(queue_type.encode())
         self._rest = b""
         self._confirmed, self._ahead = 0, set[int]()  # all up to here, and single ones above it
@@ -63,9 +66,9 @@ class AmqpWire:
     def hello(self) -> bytes:
         return b"".join((
             b"AMQP\x00\x00\x09\x01",
-            method(10, 11, long(b"") + short("PLAIN") + long(b"\x00guest\x00guest") + short("en_US"), 0),
+            method(10, 11, long(b"") + short("PLAIN") + long(self._login) + short("en_US"), 0),
             method(10, 31, Struct(">HIH").pack(2047, FRAME_MAX, 0), 0),  # no heartbeats: an idle connection is idle
-            method(10, 40, short("/") + b"\x00\x00", 0),
+            method(10, 40, short(self._vhost) + b"\x00\x00", 0),
             method(20, 10, b"\x00"),
             method(85, 10, b"\x00"),
         ))  # fmt: skip

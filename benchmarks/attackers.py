@@ -9,7 +9,6 @@ import base64
 import os
 import select
 import socket
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
@@ -17,12 +16,11 @@ from typing import NamedTuple
 import msgspec
 
 from benchmarks.amqp_wire import AmqpWire, frame, long, method, short
+from benchmarks.kafka_wire import LENGTH, MIB, kafka_fetch, kafka_request
 from waystation import protocol
 
-MIB = 1024 * 1024
 QUIET_S = 0.5
 """A broker that takes nothing for so long has stopped to read."""
-LENGTH = Struct(">I")
 
 TOPIC, EMPTY_TOPIC, QUEUE, EMPTY_QUEUE = "hostile", "hostile-empty", "hostile", "hostile-empty"
 """What whoever runs an attack has made: a topic and a queue with `STORED` messages of `MESSAGE_BYTES`; empty ones."""
@@ -69,19 +67,6 @@ class Attack:
 
 
 # -- Kafka -------------------------------------------------------------------------------------------------------------
-
-
-def kafka_request(api: int, version: int, number: int, body: bytes) -> bytes:
-    whole = struct.pack(">hhih", api, version, number, -1) + body
-    return LENGTH.pack(len(whole)) + whole
-
-
-def kafka_fetch(number: int, topic: str, wait_ms: int = 0, offset: int = 0) -> bytes:
-    """Version 4: as much as there is, up to 100 MiB."""
-    most = 100 * MIB
-    name = struct.pack(">h", len(topic)) + topic.encode()
-    partition = struct.pack(">iiqi", 1, 0, offset, most)
-    return kafka_request(1, 4, number, struct.pack(">iiiibi", -1, wait_ms, 1, most, 0, 1) + name + partition)
 
 
 def kafka_fetch_pile(attack: Attack) -> None:

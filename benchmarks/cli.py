@@ -25,13 +25,16 @@ from benchmarks import figures, jobs, profiling
 from benchmarks.amqp_peers import AmqpPeer, Rabbit, WaystationAmqp
 from benchmarks.amqp_scenarios import Amqp
 from benchmarks.hostile import Hostile
-from benchmarks.kafka import Kafka
+from benchmarks.kafka import Kafka, KafkaTls
 from benchmarks.large_scenarios import Large
 from benchmarks.peers import MockCluster, Peer, QueuePeer, Unavailable, Waystation
 from benchmarks.plan import FULL, QUICK, Plan
 from benchmarks.queue_peers import Nats, Redis
 from benchmarks.queue_scenarios import Queues
 from benchmarks.scenarios import Topics
+from benchmarks.secured_peers import SecuredWaystation
+from benchmarks.security_scenarios import Security
+from benchmarks.tenants import Tenants
 
 P = TypeVar("P", bound=Peer)
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "waystation-bench"
@@ -46,8 +49,17 @@ AMQP_PEERS: dict[str, Callable[[], AmqpPeer]] = {  # all of them fsync: ours nee
     "rabbitmq-quorum": lambda: Rabbit("quorum", "amqp-quorum"),
     "rabbitmq-classic": lambda: Rabbit("classic", "amqp-classic"),
 }
-NAMES = tuple({**TOPIC_PEERS, **QUEUE_PEERS, **AMQP_PEERS})
-PARTS = ("topics", "restart", "queues", "large", "amqp", "hostile")
+SECURITY_PEERS: dict[str, Callable[[], Peer]] = {
+    "waystation": Waystation,
+    "waystation-tls": lambda: SecuredWaystation("waystation-tls", tls=True),
+    "waystation-acls": lambda: SecuredWaystation("waystation-acls", login=True),
+    "waystation-tls-acls": lambda: SecuredWaystation("waystation-tls-acls", tls=True, login=True),
+    "waystation-encrypted": lambda: SecuredWaystation("waystation-encrypted", encrypted=True),
+    "kafka": lambda: Kafka(CACHE),
+    "kafka-tls": lambda: KafkaTls(CACHE),
+}
+NAMES = tuple({**TOPIC_PEERS, **QUEUE_PEERS, **AMQP_PEERS, **SECURITY_PEERS})
+PARTS = ("topics", "restart", "queues", "large", "amqp", "hostile", "security", "tenants")
 
 
 def say(text: str) -> None:
@@ -58,14 +70,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Waystation beside its peers, one table.")
     parser.add_argument("--only", default=",".join(NAMES), help="comma-separated peers (default: %(default)s)")
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated: topics, the restart of a large log, "
-                        "queues, large queues, AMQP, attacks (default: %(default)s)")  # fmt: skip
+                        "queues, large queues, AMQP, attacks, security, tenants (default: %(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="a smoke run: one round, small counts")
     parser.add_argument("--rounds", type=int, help="rounds to take medians of (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="multiply message counts and durations by this")
     parser.add_argument("--queues", type=int, help="how many queues the large part declares (default 1,000,000)")
     parser.add_argument("--large", type=int, help="how many ready, and parked, messages it takes (default 10,000,000)")
     parser.add_argument("--connections", type=int, help="how many idle ones the AMQP part opens (default 10,000)")
-    parser.add_argument("--attacks", default="", help="only the attacks whose names contain this (default: all)")
+    parser.add_argument(
+        "--attacks", default="", help="only the attacks and floods whose names contain this (default: all)"
+    )
     parser.add_argument("--beside", type=Path, metavar="DIR", action="append", default=[], help="a checkout of another "
                         "version of Waystation, a peer with the name of its folder; may be given again")  # fmt: skip
     parser.add_argument("--out", type=Path, help="write everything measured to this file, as JSON")
@@ -198,6 +212,23 @@ class Run:
             if peer.name == "waystation":
                 self._attempt("attacks", peer, bench.run)
 
+    def security(self) -> None:
+        bench = Security(self._plan, self._work, self._report)
+        try:
+            for peer in choose(self._names, SECURITY_PEERS, self._report):
+                self._attempt("security, start", peer, bench.start)
+            for what, step in bench.steps():
+                self._rounds(f"security, {what}", bench.running, step)
+        finally:
+            for peer in bench.running:
+                self._attempt("security, stop", peer, bench.stop)
+
+    def tenants(self) -> None:
+        bench = Tenants(self._plan, self._work, self._report, only=self._attacks)
+        for peer in choose(self._names, OURS, self._report):
+            if peer.name == "waystation":
+                self._attempt("tenants", peer, bench.run)
+
     def _choose(self, makers: Mapping[str, Callable[[], P]], ours: Callable[..., P]) -> list[P]:
         """The peers of the run, other versions of ours among them."""
         others = {folder.name: partial(ours, folder.name, checkout=folder.resolve()) for folder in self._beside}
@@ -247,6 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ("large", run.large),
             ("amqp", run.amqp),
             ("hostile", run.hostile),
+            ("security", run.security),
+            ("tenants", run.tenants),
         ):
             if name in parts:
                 part()

@@ -16,6 +16,7 @@ import msgspec
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from benchmarks import jobs
+from benchmarks.addresses import kafka_settings
 from benchmarks.latency import STAMP, Pace, summary
 
 DISTINCT_PAYLOADS = 1024
@@ -45,7 +46,7 @@ def payloads(size: int) -> list[bytes]:
 
 
 def settings(bootstrap: str, **more: str | int | float | bool) -> Config:
-    quiet: Config = {"bootstrap.servers": bootstrap, "log_level": 2, "broker.address.family": "v4"}
+    quiet: Config = {**kafka_settings(bootstrap), "log_level": 2, "broker.address.family": "v4"}
     return {**quiet, **{name.replace("_", "."): value for name, value in more.items()}}
 
 

@@ -11,6 +11,7 @@ is alone, so that both are of the same moment. A round's p99 is that of some hun
 median of the rounds', and of memory the most. Called by `benchmarks.cli`.
 """
 
+import base64
 import socket
 import statistics
 import sys
@@ -18,8 +19,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 import msgspec
 
@@ -27,6 +30,7 @@ import waystation
 from benchmarks import attackers, figures, procfs
 from benchmarks.amqp_wire import AmqpWire
 from benchmarks.attackers import ATTACKS, Attack
+from benchmarks.kafka_wire import LOGIN_ANSWERS, KafkaAnswers, kafka_fetch, kafka_login
 from benchmarks.native_wire import NativeWire
 from benchmarks.peers import Died, Waystation, log_end, spawn
 from benchmarks.wires import Wire
@@ -39,79 +43,105 @@ TIMEOUT_S = 30.0
 
 
 class Probe:
-    """One connection that sends one request after another and waits for each."""
+    """One connection that sends one request after another and waits for each. `answers` says how many answers some
+    bytes completed; the first so many are those to the hello."""
 
     def __init__(
-        self, address: str, hello: bytes, request: Callable[[int], bytes], answered: Callable[[bytes], bool]
+        self,
+        address: str,
+        request: Callable[[int], bytes],
+        answers: Callable[[bytes], int],
+        hello: bytes = b"",
+        hello_answers: int = 0,
     ) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._request, self._answered, self._number = request, answered, 0
+        self._request, self._answers, self._number = request, answers, 0
         self._socket.sendall(hello)
+        self._await(hello_answers)
 
     def run(self, seconds: float) -> list[float]:
-        """Milliseconds of each request that was due in this time; a late one does not make the others later."""
+        """Milliseconds of each request that was due in this time; a late one does not make the others later.
+
+        One who gets hardly any answers does not ask on for minutes: what is not asked in twice the time counts as late
+        as it is then.
+        """
         taken: list[float] = []
         began = time.perf_counter()
         for tick in range(int(seconds * RATE_PER_S)):
             due = began + tick / RATE_PER_S
             time.sleep(max(0.0, due - time.perf_counter()))
-            self.once()
+            if time.perf_counter() < began + 2 * seconds:
+                self.once()
             taken.append((time.perf_counter() - due) * 1e3)
         return taken
 
     def once(self) -> None:
         self._number += 1
         self._socket.sendall(self._request(self._number))
-        while not self._answered(data := self._socket.recv(65_536)):
+        self._await(1)
+
+    def _await(self, answers: int) -> None:
+        while answers > 0:
+            data = self._socket.recv(65_536)
             if not data:
                 raise RuntimeError("the broker closed the probe's connection")
+            answers -= self._answers(data)
 
     def close(self) -> None:
         self._socket.close()
 
 
-def _kafka_answered() -> Callable[[bytes], bool]:
-    rest = bytearray()
+class Tenant(NamedTuple):
+    """Whom a probe logs in as, and the namespace that its things are in; nobody, and none, if that is not said."""
 
-    def answered(data: bytes) -> bool:
-        rest.extend(data)
-        whole = len(rest) >= 4 and len(rest) >= 4 + int.from_bytes(rest[:4], "big")
-        if whole:
-            rest.clear()
-        return whole
+    user: str = ""
+    password: str = ""
+    namespace: str = ""
 
-    return answered
-
-
-def _wire_probe(address: str, wire: Wire) -> Probe:
-    left = [wire.hello_answers + 1]
-
-    def answered(data: bytes) -> bool:
-        left[0] -= wire.answers(data)
-        if left[0] > 0:
-            return False
-        left[0] = 1
-        return True
-
-    return Probe(address, wire.hello(), lambda number: wire.put(number, PROBED, [b"x" * 100]), answered)
+    def queue(self, name: str) -> str:
+        """By its full name, as the native protocol and HTTP have it."""
+        return f"{self.namespace}/{name}" if self.namespace else name
 
 
-def _http_request(_number: int) -> bytes:
-    path = f"/v1/queues/{PROBED}/messages?raw=true"
-    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{'x' * 100}".encode()
+NOBODY = Tenant()
 
 
-def probe_of(protocol: str, addresses: Mapping[str, str]) -> Probe:
+def _wire_probe(address: str, wire: Wire, queue: str) -> Probe:
+    put = partial(wire.put, queue=queue, payloads=[b"x" * 100])
+    return Probe(address, put, wire.answers, wire.hello(), wire.hello_answers)
+
+
+def _kafka_probe(address: str, tenant: Tenant) -> Probe:
+    login = (kafka_login(tenant.user, tenant.password), LOGIN_ANSWERS) if tenant.user else (b"", 0)
+    return Probe(address, partial(kafka_fetch, topic=PROBED), KafkaAnswers().count, *login)
+
+
+def _http_probe(address: str, tenant: Tenant) -> Probe:
+    path = f"/v1/queues/{quote(tenant.queue(PROBED), safe='')}/messages?raw=true"
+    login = base64.b64encode(f"{tenant.user}:{tenant.password}".encode()).decode()
+    header = f"Authorization: Basic {login}\r\n" if tenant.user else ""
+    request = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{header}Content-Length: 100\r\n\r\n{'x' * 100}".encode()
+    return Probe(address, lambda _number: request, lambda data: data.rstrip().endswith(b"}"))
+
+
+def probe_of(protocol: str, addresses: Mapping[str, str], tenant: Tenant = NOBODY) -> Probe:
     if protocol == "native":
-        return _wire_probe(addresses["kafka"], NativeWire())
+        wire = NativeWire(tenant.user, tenant.password)
+        return _wire_probe(addresses["kafka"], wire, tenant.queue(PROBED))
     if protocol == "amqp":
-        return _wire_probe(addresses["amqp"], AmqpWire())
+        login = {"user": tenant.user, "password": tenant.password, "vhost": tenant.namespace} if tenant.user else {}
+        return _wire_probe(addresses["amqp"], AmqpWire(**login), PROBED)
     if protocol == "http":
-        return Probe(addresses["http"], b"", _http_request, lambda data: data.rstrip().endswith(b"}"))
-    fetch = attackers.kafka_fetch
-    return Probe(addresses["kafka"], b"", lambda number: fetch(number, PROBED), _kafka_answered())
+        return _http_probe(addresses["http"], tenant)
+    return _kafka_probe(addresses["kafka"], tenant)
+
+
+def percentiles(taken: list[float]) -> dict[str, float]:
+    """By unit."""
+    cuts = statistics.quantiles(taken, n=100, method="inclusive")
+    return {"p50 ms": cuts[49], "p99 ms": cuts[98]}
 
 
 class Hostile:
@@ -137,7 +167,10 @@ class Hostile:
 
     @contextmanager
     def _fresh(self) -> "Iterator[Broker]":
-        with tempfile.TemporaryDirectory(prefix="hostile-", dir=self._work) as folder, _broker(Path(folder)) as broker:
+        with (
+            tempfile.TemporaryDirectory(prefix="hostile-", dir=self._work) as folder,
+            every_protocol(Path(folder), _fill) as broker,
+        ):
             yield broker
 
     def _beside(self, peer: Waystation, name: str, broker: "Broker", how: str) -> None:
@@ -157,8 +190,7 @@ class Hostile:
             probe.close()
 
     def _add(self, peer: Waystation, work: str, taken: list[float]) -> None:
-        cuts = statistics.quantiles(taken, n=100, method="inclusive")
-        for unit, value in (("p50 ms", cuts[49]), ("p99 ms", cuts[98])):
+        for unit, value in percentiles(taken).items():
             self._report.add(peer.name, work, unit, value, figures.HOSTILE)
 
 
@@ -168,8 +200,8 @@ class Broker(NamedTuple):
 
 
 @contextmanager
-def _broker(folder: Path) -> Iterator[Broker]:
-    """A fresh broker with every protocol, and what the attacks are after."""
+def every_protocol(folder: Path, fill: Callable[[Mapping[str, str]], None]) -> Iterator[Broker]:
+    """A fresh broker with every protocol; `fill` is given its addresses, and makes what clients are after."""
     ready = folder / "ready.json"
     doors = [argument for door in ("kafka", "amqp", "http") for argument in (f"--{door}", "127.0.0.1:0")]
     command = [sys.executable, "-m", "waystation.cli.main", "serve", "--data", str(folder / "data"), *doors]
@@ -182,15 +214,15 @@ def _broker(folder: Path) -> Iterator[Broker]:
                 raise Died(f"the broker did not start: {log_end(folder)}")
             time.sleep(0.01)
         addresses: dict[str, str] = msgspec.json.decode(ready.read_bytes())
-        _fill(addresses["kafka"])
+        fill(addresses)
         yield Broker(running.pid, addresses)
     finally:
         running.kill()
 
 
-def _fill(address: str) -> None:
+def _fill(addresses: Mapping[str, str]) -> None:
     payload = bytes(attackers.MESSAGE_BYTES)
-    with waystation.connect(address) as client:
+    with waystation.connect(addresses["kafka"]) as client:
         for topic in (attackers.TOPIC, attackers.EMPTY_TOPIC, PROBED):
             client.create_topic(topic)
         for queue in (attackers.QUEUE, attackers.EMPTY_QUEUE, PROBED):

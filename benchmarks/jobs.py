@@ -2,8 +2,8 @@
 
 A client runs in a process of its own, so that its CPU time and its interpreter lock never mix with the broker's or
 with the other client's. A job is one JSON argument, a result is one JSON line; the other end is `benchmarks.clients`
-(Kafka), `benchmarks.generator` (raw frames) or `benchmarks.libraries` (the usual Python clients of queues). This module
-imports none of them, so the parent process stays light. Called by the scenarios and the peers.
+(Kafka), `benchmarks.generator` and `benchmarks.floods` (raw frames) or `benchmarks.libraries` (the usual Python clients
+of queues). This module imports none of them, so the parent process stays light. Called by the scenarios and the peers.
 """
 
 import subprocess
@@ -215,8 +215,26 @@ class LibraryTake(msgspec.Struct, frozen=True, tag=True):
     batch: int
 
 
+FloodKind = Literal[
+    "kafka-produce", "kafka-fetch", "native-put", "native-take", "amqp-publish", "amqp-consume", "http-post"
+]  # fmt: skip
+
+
+class Flood(msgspec.Struct, frozen=True, tag=True):
+    """Log in on `connections` (READY), and from the next line on stdin to the one behind it keep all of them busy with
+    the topic or queue `name` in the namespace. The result counts bytes of messages."""
+
+    kind: FloodKind
+    address: str
+    user: str
+    password: str
+    namespace: str
+    name: str
+    connections: int
+
+
 LibraryJob = LibraryPut | LibraryTake
-Job = KafkaJob | WireJob | LibraryJob
+Job = KafkaJob | WireJob | LibraryJob | Flood
 
 
 class Transfer(msgspec.Struct, frozen=True):
@@ -262,6 +280,8 @@ def _module(job: Job) -> str:
     """Who does it: each knows one kind of client, so that no process loads the libraries of another."""
     if isinstance(job, KafkaJob):
         return "benchmarks.clients"
+    if isinstance(job, Flood):
+        return "benchmarks.floods"
     return "benchmarks.generator" if isinstance(job, WireJob) else "benchmarks.libraries"
 
 

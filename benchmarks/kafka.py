@@ -10,7 +10,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.peers import Running, Unavailable, free_port, spawn
+from benchmarks.addresses import Address
+from benchmarks.peers import Running, Unavailable, free_port, make_certificates, spawn
 
 VERSION = "4.1.1"
 FETCH_LIMIT_S = 600
@@ -42,9 +43,10 @@ appender.console.layout.pattern=[%d] %p %m (%c)%n
 SETTINGS = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+listeners={listener}://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,{listener}:{listener}
+inter.broker.listener.name={listener}
 log.dirs={data}
 num.partitions=1
 offsets.topic.replication.factor=1
@@ -53,6 +55,12 @@ transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
+"""
+
+TLS_SETTINGS = """ssl.keystore.type=PEM
+ssl.keystore.location={folder}/server.pem
+ssl.truststore.type=PEM
+ssl.truststore.location={folder}/ca.crt
 """
 
 
@@ -89,6 +97,7 @@ class Kafka:
     keeps: str = field(default="in the page cache", init=False)
     consumes: bool = field(default=True, init=False)
     durable: bool = field(default=True, init=False)
+    listener: str = field(default="PLAINTEXT", init=False)
 
     def version(self) -> str:
         jar = next(fetch_jars(self.cache).glob("kafka_2.13-*.jar"))
@@ -111,9 +120,34 @@ class Kafka:
             subprocess.run(self.java(folder, "256M", *tool), check=True, capture_output=True)
 
     def _write_settings(self, folder: Path, port: int) -> None:
-        text = SETTINGS.format(port=port, controller=free_port(), data=folder / "data")
-        (folder / "server.properties").write_text(text)
+        text = SETTINGS.format(listener=self.listener, port=port, controller=free_port(), data=folder / "data")
+        (folder / "server.properties").write_text(text + self.more_settings(folder))
+
+    def more_settings(self, folder: Path) -> str:
+        return ""
 
     def spawn(self, folder: Path, port: int) -> Running:
         self._write_settings(folder, port)
         return spawn(self.java(folder, "1G", "kafka.Kafka", str(folder / "server.properties")), folder, port)
+
+
+@dataclass
+class KafkaTls(Kafka):
+    """The same with TLS, and a certificate of the kind that our broker has."""
+
+    name: str = field(default="kafka-tls", init=False)
+    listener: str = field(default="SSL", init=False)
+
+    def prepare(self, folder: Path) -> None:
+        make_certificates(folder)
+        pair = (folder / name for name in ("server.key", "server.crt"))
+        (folder / "server.pem").write_text("".join(file.read_text() for file in pair))
+        super().prepare(folder)
+
+    def more_settings(self, folder: Path) -> str:
+        return TLS_SETTINGS.format(folder=folder)
+
+    def spawn(self, folder: Path, port: int) -> Running:
+        running = super().spawn(folder, port)
+        running.bootstrap = str(Address("127.0.0.1", port, ca=str(folder / "ca.crt")))
+        return running

@@ -7,15 +7,18 @@ Payloads are random letters, so that no broker gains from repetition and no payl
 import base64
 import random
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from itertools import count as count_from
 
 from benchmarks import jobs
+from benchmarks.addresses import MECHANISM, Address, parse_address
 from benchmarks.amqp_wire import AmqpWire
 from benchmarks.native_wire import NativeWire
 from benchmarks.nats_wire import NatsWire
 from benchmarks.redis_wire import RedisWire
 from benchmarks.wires import Wire
+from waystation.client.links.login import Credentials
 
 WIRES: dict[str, Callable[[], Wire]] = {
     "native": NativeWire,
@@ -43,12 +46,26 @@ class Line:
     """A connection: a socket and the wire that is spoken on it."""
 
     def __init__(self, wire: jobs.WireName, address: str, *, greet: bool = True) -> None:
-        host, _, port = address.rpartition(":")
+        where = parse_address(address)
         self.wire: Wire = WIRES[wire]()
-        self.socket = socket.create_connection((host, int(port)), STALL_LIMIT_S)
+        self.socket = socket.create_connection((where.host, where.port), STALL_LIMIT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if greet:
+        if where.ca:
+            context = ssl.create_default_context(cafile=where.ca)
+            self.socket = context.wrap_socket(self.socket, server_hostname=where.host)
+        if where.user:
+            self._log_in(where)
+        elif greet:
             self.ask(self.wire.hello(), self.wire.hello_answers)
+
+    def _log_in(self, where: Address) -> None:
+        if not isinstance(self.wire, NativeWire):
+            raise Failed("of the wires, only the native one logs in by SCRAM")
+        login = Credentials(where.user, where.password, MECHANISM).exchange()
+        self.send(self.wire.log_in(MECHANISM, login.first()))
+        while (challenge := self.wire.read_challenge(self.receive())) is None:
+            pass
+        self.ask(self.wire.authenticate(login.answer(challenge)))
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

@@ -18,14 +18,31 @@ class NativeWire:
 
     hello_answers = 1
 
-    def __init__(self) -> None:
+    def __init__(self, user: str = "", password: str = "") -> None:
+        """The login is by PLAIN, in the hello; for another one there is `log_in`."""
+        self._hello = protocol.Hello(id=1, client="bench", user=user, password=password)
         self._rest = b""
         self._decoder = msgspec.msgpack.Decoder(protocol.Answer | protocol.Failure | protocol.Deliver | protocol.Ceased)
         self._batch, self._unsettled, self._uncredited = 1, 0, 0
         self._next_id = 1
 
     def hello(self) -> bytes:
-        return protocol.MAGIC + _frame(protocol.Hello(id=1, client="bench"))
+        return protocol.MAGIC + _frame(self._hello)
+
+    def log_in(self, mechanism: str, first: bytes) -> bytes:
+        """In place of `hello`: the first message of a login, which is answered with a challenge."""
+        return protocol.MAGIC + _frame(protocol.Hello(id=1, client="bench", mechanism=mechanism, data=first))
+
+    def read_challenge(self, data: bytes) -> bytes | None:
+        for frame in self._frames(data):
+            self._refuse(frame)
+            answer = self._decoder.decode(frame)
+            if isinstance(answer, protocol.Answer):
+                return msgspec.convert(answer.value, protocol.HelloAnswer).challenge
+        return None
+
+    def authenticate(self, data: bytes) -> bytes:
+        return _frame(protocol.Authenticate(id=1, data=data))
 
     def declare(self, queue: str) -> bytes:
         return _frame(protocol.DeclareQueue(id=1, queue=queue))

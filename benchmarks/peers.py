@@ -95,6 +95,21 @@ class QueuePeer(Peer, Protocol):
     """More than these are left out of the run; None: as many as asked for."""
 
 
+def run_waystation(*arguments: str, stdin: str = "", environment: Mapping[str, str] | None = None) -> str:
+    """Our own command line, by the interpreter that runs the benchmark; what it prints."""
+    command = [sys.executable, "-m", "waystation.cli.main", *arguments]
+    answer = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=environment)
+    if answer.returncode != 0:
+        last_line = (answer.stderr.strip() or "no message").splitlines()[-1]
+        raise Unavailable(f"`waystation {' '.join(arguments)}` does not run: {last_line}")
+    return answer.stdout.strip()
+
+
+def make_certificates(folder: Path) -> None:
+    """ca.crt, server.crt and server.key for 127.0.0.1, the same kind for every broker."""
+    run_waystation("tls", "create", "--out", str(folder), "--for", "127.0.0.1")
+
+
 def program(name: str) -> str:
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
     if found is None:
@@ -140,13 +155,8 @@ class Waystation:
     def prepare(self, folder: Path) -> None:
         self._waystation("serve", "--help")
 
-    def _waystation(self, *arguments: str) -> str:
-        command = [sys.executable, "-m", "waystation.cli.main", *arguments]
-        answer = subprocess.run(command, capture_output=True, text=True, check=False, env=self._environment())
-        if answer.returncode != 0:
-            last_line = (answer.stderr.strip() or "no message").splitlines()[-1]
-            raise Unavailable(f"`waystation {' '.join(arguments)}` does not run: {last_line}")
-        return answer.stdout.strip()
+    def _waystation(self, *arguments: str, stdin: str = "") -> str:
+        return run_waystation(*arguments, stdin=stdin, environment=self._environment())
 
     def _environment(self) -> dict[str, str] | None:
         return None if self.checkout is None else {**os.environ, "PYTHONPATH": str(self.checkout / "src")}
@@ -154,11 +164,15 @@ class Waystation:
     def doors(self, port: int) -> list[str]:
         return ["--kafka", f"127.0.0.1:{port}", "--amqp", "off", "--http", "off"]
 
+    def options(self, folder: Path) -> list[str]:
+        """More arguments of `serve`."""
+        return []
+
     def spawn(self, folder: Path, port: int) -> Running:
         profiler = ["-m", "cProfile", "-o", str(self.profile)] if self.profile else []
         serve = ["serve", "--data", str(folder / "data"), *self.doors(port)]
         flush = ["--set", f"waystation.flush={self.flush}"] if self.flush != "commit" else []
-        command = [sys.executable, *profiler, "-m", "waystation.cli.main", *serve, *flush]
+        command = [sys.executable, *profiler, "-m", "waystation.cli.main", *serve, *flush, *self.options(folder)]
         return spawn(command, folder, port, self._environment())
 
 
@@ -211,13 +225,10 @@ def start(peer: Peer, folder: Path, probe: jobs.Probe | jobs.Knock) -> tuple[Run
     port = free_port()
     with jobs.started(probe) as client:
         client.wait_ready()
-        if peer.durable:  # its port is known beforehand
-            client.tell(f"127.0.0.1:{port}")
         began = time.monotonic()
         running = peer.spawn(folder, port)
         try:
-            if not peer.durable:
-                client.tell(running.bootstrap)
+            client.tell(running.bootstrap)
             while client.process.poll() is None:
                 if running.process.poll() is not None:  # nobody will ever answer the client: say why, now
                     raise Died(f"{peer.name} ended while starting: {log_end(folder)}")

@@ -16,22 +16,23 @@ from benchmarks.lab import Lab, size_name
 from benchmarks.peers import QueuePeer, Running
 from benchmarks.plan import Plan
 
-IN_FLIGHT = {"single": 500, "batched": 2_000}  # messages that are not acknowledged yet
+IN_FLIGHT = {"batched": 2_000, "single": 500}  # messages that are not acknowledged yet
 
 
 class Queues:
     """Takes peers through the queue scenarios and puts what it sees into the report."""
 
-    def __init__(self, plan: Plan, work: Path, report: figures.Report) -> None:
-        self._plan, self._lab = plan, Lab(work, report, figures.QUEUES)
+    def __init__(self, plan: Plan, work: Path, report: figures.Report, part: figures.Part = figures.QUEUES) -> None:
+        self._plan, self._lab = plan, Lab(work, report, part)
 
     def round(self, peer: QueuePeer) -> None:
         with self._lab.broker(peer, jobs.Knock(peer.wire, "first")) as broker:
             self._lab.idle(peer, broker, self._plan.idle_s)
-            self._warm_up(peer, broker)
+            self.warm_up(peer, broker)
+            self._paced(peer, broker, "warm-paced", 100)
             for size in self._plan.sizes:
-                self._throughput(peer, broker, size, "batched", self._plan.batch, self._plan.queue_messages)
-                self._throughput(peer, broker, size, "single", 1, self._plan.singles)
+                for how in IN_FLIGHT:
+                    self.throughput(peer, broker, size, how, f"{how}-{size}")
             for size in self._plan.sizes:
                 acknowledged, received = self._paced(peer, broker, f"latency-{size}", size)
                 self._lab.latencies(peer, f"put to receipt {size_name(size)}", received)
@@ -41,16 +42,15 @@ class Queues:
             if peer.library == "waystation":  # the others have no delays
                 self._lab.latencies(peer, "delayed message under load, late by", self._delays(broker))
 
-    def _warm_up(self, peer: QueuePeer, broker: Running) -> None:
+    def warm_up(self, peer: QueuePeer, broker: Running) -> None:
         declare(peer, broker, "warm")
         count, batch = self._plan.queue_messages // 10, self._plan.batch
         jobs.run(jobs.Put(peer.wire, broker.bootstrap, "warm", count, 100, batch, IN_FLIGHT["batched"]), jobs.Transfer)
         jobs.run(jobs.Take(peer.wire, broker.bootstrap, "warm", count, 100, batch, IN_FLIGHT["batched"]), jobs.Transfer)
-        self._paced(peer, broker, "warm-paced", 100)
 
-    def _throughput(self, peer: QueuePeer, broker: Running, size: int, how: str, batch: int, count: int) -> None:
-        queue, name = f"{how}-{size}", f"{size_name(size)} {how}"
-        count = count if size <= 100 else count // 2
+    def throughput(self, peer: QueuePeer, broker: Running, size: int, how: str, queue: str) -> None:
+        batch, count = (1, self._plan.singles) if how == "single" else (self._plan.batch, self._plan.queue_messages)
+        name, count = f"{size_name(size)} {how}", count if size <= 100 else count // 2
         declare(peer, broker, queue)
         order = (peer.wire, broker.bootstrap, queue, count, size, batch, IN_FLIGHT[how])
         self._lab.transfer(peer, broker, f"put {name}", jobs.Put(*order), size)

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks import figures, jobs, procfs
+from benchmarks.addresses import kafka_settings
 from benchmarks.lab import SETTLE_S, Lab, size_name
 from benchmarks.peers import Peer, Running, start
 from benchmarks.plan import Plan
@@ -22,15 +23,16 @@ FIRST = jobs.Probe("first")
 class Topics:
     """Takes peers through the topic scenarios and puts what it sees into the report."""
 
-    def __init__(self, plan: Plan, work: Path, report: figures.Report) -> None:
-        self._plan, self._lab = plan, Lab(work, report, figures.TOPICS)
+    def __init__(self, plan: Plan, work: Path, report: figures.Report, part: figures.Part = figures.TOPICS) -> None:
+        self._plan, self._lab = plan, Lab(work, report, part)
 
     def round(self, peer: Peer) -> None:
         with self._lab.broker(peer, FIRST) as broker:
             self._lab.idle(peer, broker, self._plan.idle_s)
-            self._warm_up(peer, broker)
+            self.warm_up(peer, broker)
+            self._paced(peer, broker, "warm-paced", 100, "all")
             for size in self._plan.sizes:
-                self._throughput(peer, broker, size)
+                self.throughput(peer, broker, size, f"throughput-{size}")
             for size in self._plan.sizes:
                 self._latency(peer, broker, size, "all")
                 self._latency(peer, broker, size, "1")
@@ -41,17 +43,17 @@ class Topics:
             work = f"memory after {self._plan.fill:,} messages"
             self._lab.add(peer, work, figures.MEMORY, procfs.resident_mib(broker.pid))
 
-    def _warm_up(self, peer: Peer, broker: Running) -> None:
+    def warm_up(self, peer: Peer, broker: Running) -> None:
         """Not recorded: a JVM compiles its hot paths first, and everybody gets the same chance."""
         create_topic(peer, broker, "warm", 1)
         count = max(1, self._plan.messages // 4)
         jobs.run(jobs.Produce(broker.bootstrap, "warm", count, 100), jobs.Transfer)
         if peer.consumes:
             jobs.run(jobs.Consume(broker.bootstrap, "warm", count), jobs.Transfer)
-        self._paced(peer, broker, "warm-paced", 100, "all")
 
-    def _throughput(self, peer: Peer, broker: Running, size: int) -> None:
-        topic, count = f"throughput-{size}", self._plan.messages if size <= 100 else self._plan.messages // 2
+    def throughput(self, peer: Peer, broker: Running, size: int, topic: str, times: int = 1) -> None:
+        """`times` as many of the small messages as the plan says."""
+        count = times * self._plan.messages if size <= 100 else self._plan.messages // 2
         create_topic(peer, broker, topic, 1)
         produce, consume = (
             jobs.Produce(broker.bootstrap, topic, count, size),
@@ -113,7 +115,7 @@ class Topics:
 def create_topic(peer: Peer, broker: Running, topic: str, partitions: int) -> None:
     if not peer.durable:  # the mock cluster cannot create topics on request; it makes them up when asked about one
         return
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+    admin = AdminClient({**kafka_settings(broker.bootstrap), "log_level": 2})
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(TOPIC_LIMIT_S)
     deadline = time.monotonic() + TOPIC_LIMIT_S
     while time.monotonic() < deadline:
@@ -124,9 +126,14 @@ def create_topic(peer: Peer, broker: Running, topic: str, partitions: int) -> No
     raise TimeoutError(f"topic {topic} has no leader after {TOPIC_LIMIT_S} s")
 
 
+def delete_topic(broker: Running, topic: str) -> None:
+    admin = AdminClient({**kafka_settings(broker.bootstrap), "log_level": 2})
+    admin.delete_topics([topic])[topic].result(TOPIC_LIMIT_S)
+
+
 def check_count(broker: Running, topic: str, partitions: int, expected: int) -> None:
     """A restart that is fast because it forgot something is no restart."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "bench-count", "log_level": 2})
+    consumer = Consumer({**kafka_settings(broker.bootstrap), "group.id": "bench-count", "log_level": 2})
     try:
         ends = [consumer.get_watermark_offsets(TopicPartition(topic, p), TOPIC_LIMIT_S) for p in range(partitions)]
     finally:

@@ -6,6 +6,7 @@ from struct import pack
 import msgspec
 import pytest
 
+from benchmarks.kafka_wire import KafkaAnswers
 from benchmarks.native_wire import NativeWire
 from benchmarks.nats_wire import NatsWire
 from benchmarks.redis_wire import RedisWire
@@ -74,6 +75,12 @@ def test_torn_deliveries_are_taken_whole_and_once(
 def test_torn_answers_are_counted_once(make: Callable[[], Wire], answer: bytes, step: int) -> None:
     wire, data = make(), answer * 5
     assert sum(wire.answers(data[at : at + step]) for at in range(0, len(data), step)) == 5
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 20, 1000])
+def test_torn_answers_of_kafka_are_counted_once(step: int) -> None:
+    answers, data = KafkaAnswers(), (pack(">I", 11) + b"some answer" + pack(">I", 0)) * 5
+    assert sum(answers.count(data[at : at + step]) for at in range(0, len(data), step)) == 10
 
 
 def test_a_native_put_is_one_request_with_all_its_messages() -> None:

@@ -342,9 +342,13 @@ class Queues:
         """Which of these queues may share what is put to them, some at a time: those on one shard."""
         return together(self._names, names)
 
+    async def put_when_room(self, name: str, messages: Sequence[Message], *, wait_ms: int = 0) -> PutResult:
+        """As `put`, and waits for room in a full queue."""
+        return await put_with_patience(partial(self.of_users, name), messages, wait_ms / 1000)
+
     async def put_durable(self, name: str, messages: Sequence[Message], *, wait_ms: int = 0) -> PutAnswer:
-        """As `put`, waits for room in a full queue, and returns when they are kept."""
-        result = await put_with_patience(partial(self.of_users, name), messages, wait_ms / 1000)
+        """The same, and returns when they are kept."""
+        result = await self.put_when_room(name, messages, wait_ms=wait_ms)
         await self._durability.wait(result.receipt)
         return PutAnswer(result.first, result.count, result.duplicates)
 

@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -398,6 +399,36 @@ def test_whoever_looks_whether_the_broker_lives_is_answered_at_once(tmp_path: Pa
         began = time.monotonic()
         assert Browser(server).get("/healthz")[0] == 200
         assert time.monotonic() - began < 8
+
+
+def test_connections_of_one_user_share_its_rate_over_http(limited: Server) -> None:
+    """Those that waited for the same debt do not all publish when it is paid."""
+    host, port = split_address(limited.addresses["http"])
+    token = base64.b64encode(f"alice:{PASSWORDS['alice']}".encode()).decode()
+    path = f"/v1/queues/{unique('quota')}"
+
+    def call(connection: http.client.HTTPConnection, method: str, where: str, body: bytes) -> None:
+        connection.request(method, where, body, {"authorization": f"Basic {token}"})
+        answer = connection.getresponse()
+        assert answer.status in (200, 201), answer.read()
+        answer.read()
+
+    def post(count: int) -> None:
+        with closing(http.client.HTTPConnection(host, port, timeout=60)) as connection:
+            for _ in range(count):
+                call(connection, "POST", f"{path}/messages?raw=true", MESSAGE)
+
+    with closing(http.client.HTTPConnection(host, port, timeout=60)) as connection:
+        call(connection, "PUT", path, b"{}")
+    before, began = counted(limited, "published_bytes", "http"), time.monotonic()
+    post(RATE // PIECE)  # what was saved up
+    with ThreadPoolExecutor(8) as pool:
+        posts = [pool.submit(post, 3) for _ in range(8)]
+        while not all(one.done() for one in posts):
+            taken = counted(limited, "published_bytes", "http") - before
+            assert taken <= RATE + RATE * (time.monotonic() - began) + PIECE, "what was saved up, and one request more"
+        for one in posts:
+            one.result()
 
 
 # -- connections -------------------------------------------------------------------------------------------------------

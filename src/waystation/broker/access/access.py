@@ -262,11 +262,10 @@ class Access:
     async def put_durable(self, queue: str, messages: Sequence[Message], *, wait_ms: int = 0) -> PutAnswer:
         """The same, and waits: for room in a full queue, for so long, and until they are durable."""
         self.admit_queue(queue)
-        answer = await self._broker.queues.put_durable(queue, messages, wait_ms=wait_ms)
-        left_out = set(answer.duplicates)
-        taken = [message for i, message in enumerate(messages) if i not in left_out] if left_out else messages
-        self.count(len(taken), sum(len(message.payload) for message in taken))
-        return answer
+        result = await self._broker.queues.put_when_room(queue, messages, wait_ms=wait_ms)
+        self.count(result.count, result.bytes)  # as `put` does: who asks for a quota meanwhile is not to find it unused
+        await self.durable(result.receipt)
+        return PutAnswer(result.first, result.count, result.duplicates)
 
     async def declare_queue(
         self,

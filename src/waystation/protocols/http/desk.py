@@ -163,7 +163,7 @@ class Desk:
         served = self.of(principal) if api is None else api
         access = served.access
         if access.quotas.on and route.body is Messages:
-            access.check_publish_quota(LONGEST_WAIT_S)
+            await self._wait_to_publish(access)
         if access.quotas.on and route.shows_messages and not route.streams:
             access.check_consume_quota(LONGEST_WAIT_S)
         try:
@@ -180,6 +180,16 @@ class Desk:
         if route.shows_messages:
             return _made_in_turns(outcome, route.status, SHORT_STEP_BYTES if connection.others_wait else STEP_BYTES)
         return json_reply(outcome, route.status)
+
+    async def _wait_to_publish(self, access: Access) -> None:
+        """Until what others of the same user have published meanwhile is paid for: all of its connections together get
+        one request more than their quota, and not each of them at the same moment."""
+        access.check_publish_quota(LONGEST_WAIT_S)
+        now_s = self.broker.world.clock.monotonic
+        until_s = now_s() + LONGEST_WAIT_S
+        while (wait_s := access.publish_wait_s()) > 0:
+            access.check_publish_quota(max(0.0, until_s - now_s()))
+            await asyncio.sleep(wait_s)
 
     async def _wait_for_quota(self, access: Access) -> None:
         """The answer to one who has used too much comes later, and what is behind it on its connection with it."""
