@@ -16,7 +16,8 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
 import waystation
 from benchmarks import attackers
-from benchmarks.attackers import ATTACKS, MIB, Attack
+from benchmarks.attackers import ATTACKS, Attack
+from benchmarks.kafka_wire import MIB
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S, wait_for
 from waystation.message import Message as Sent

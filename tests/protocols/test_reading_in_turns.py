@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.attackers import kafka_request
+from benchmarks.kafka_wire import kafka_request
 from tests.protocols.test_long_work import ByHand
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker

@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pika.exceptions import AMQPError, ProbableAuthenticationError
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect as websocket
+from websockets.typing import Origin
 
 import waystation
 from tests.broker.kit import broker_on
@@ -301,7 +302,7 @@ def test_a_key_may_not_do_what_its_owner_may_not(own_closed: Any) -> None:
 def session_of(server: Server, user: str, key: dict[str, Any]) -> requests.Session:
     """A browser that has logged in at the dashboard by a key."""
     session = requests.Session()
-    body = {"user": user, "password": key["secret"]}
+    body = {"user": user, "password": str(key["secret"])}
     assert session.post(url(server, "/v1/login"), json=body, timeout=S).status_code == 204
     return session
 
@@ -312,7 +313,7 @@ def test_a_session_that_began_with_a_read_only_key_changes_nothing_either(closed
         assert (who["user"], who["superuser"]) == ("admin", False)
         assert session.get(url(closed, "/v1/users"), timeout=S).status_code == 200
         name, page = unique("user"), {"x-requested-with": "test"}
-        body = {"user": name, "password": "x", "superuser": True}
+        body: dict[str, Any] = {"user": name, "password": "x", "superuser": True}
         assert session.post(url(closed, "/v1/users"), json=body, headers=page, timeout=S).status_code == 403
         assert name not in session.get(url(closed, "/v1/users?limit=1000"), timeout=S).text
 
@@ -327,7 +328,7 @@ def test_a_session_ends_with_the_key_that_it_began_with(closed: Server) -> None:
     with session_of(closed, "alice", revoked) as session:
         socket = websocket(
             f"ws://{closed.addresses['http']}/v1/subscriptions/stream?topic={unique('news')}",
-            origin=url(closed, ""),
+            origin=Origin(url(closed, "")),
             additional_headers={"cookie": "; ".join(f"{one.name}={one.value}" for one in session.cookies)},
         )
         remove_key(closed, revoked)

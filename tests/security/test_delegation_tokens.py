@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.broker.access import Access
 from waystation.broker.access.types import DEFAULT
+from waystation.broker.broker import Broker
 from waystation.errors import Conflict, Full
 from waystation.security.delegation_tokens import MOST_OF_ONE
 from waystation.security.principals import ANONYMOUS, Principal, key_credential, token_credential
@@ -289,8 +291,8 @@ def test_expired_tokens_of_others_keep_nobody_from_making_one(desk: TokenDesk, m
 
 @pytest.mark.parametrize("offline", [False, True])
 def test_a_token_goes_with_its_owner_though_there_is_no_secret_key_at_the_time(tmp_path: Path, offline: bool) -> None:
-    def broker(**more: str) -> Any:
-        return broker_on(tmp_path / "data", auth_required="true", **more)
+    def broker(**more: str) -> AbstractAsyncContextManager[Broker]:
+        return broker_on(tmp_path / "data", None, auth_required="true", **more)
 
     async def make() -> str:
         async with broker(delegation_token_secret_key=KEY) as found:

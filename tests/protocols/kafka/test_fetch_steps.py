@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.attackers import kafka_fetch
+from benchmarks.kafka_wire import kafka_fetch
 from tests.protocols.test_long_work import ByHand
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
