@@ -25,6 +25,7 @@ from kafka.errors import KafkaError as PythonKafkaError
 from tests.security.users_kit import PASSWORDS
 from tests.support.names import unique
 from tests.support.server import Server
+from waystation.wire import scram
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -325,3 +326,21 @@ def test_where_users_have_different_rounds_strangers_have_them_too_each_always_t
     server.stop()
     server.restart()
     assert {name: rounds_told(server, name) for name in STRANGERS} == told
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_a_name_with_a_namespace_does_not_tell_whether_the_user_exists(closed: Server, mechanism: str) -> None:
+    """What is asked of NAME and of NAME@NAMESPACE is the same for a user, so it is for nobody."""
+
+    def terms(name: str) -> dict[str, bytes]:
+        first = talk(closed, handshake(mechanism), authenticate(b"n,,n=%b,r=abc" % name.encode()))[1]
+        assert first is not None
+        size = struct.unpack_from(">h", first, 2)[0]  # the error's text, which is null
+        at = 4 + max(size, 0)
+        said = first[at + 4 : at + 4 + struct.unpack_from(">i", first, at)[0]]
+        found = dict(scram.attributes(said))
+        return {key: found[key] for key in "si"}
+
+    for name in ("alice", "nobody"):
+        assert terms(name) == terms(f"{name}@shop") == terms(f"{name}@elsewhere") != terms(f"{name}@shop@shop")
+    assert terms("alice") != terms("nobody") != terms("somebody")

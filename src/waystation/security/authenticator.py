@@ -386,7 +386,7 @@ class _Directory:
         if not verifiers or isinstance(verifiers[0], credentials.RabbitHash):
             # As slow as for others: nobody shall see by the time whether there is such a user.
             usual = "SCRAM-SHA-256"
-            decoy = credentials.decoy(usual, name, self._users.secret, self._users.rounds(usual))
+            decoy = credentials.decoy(usual, self._users.unknown(name), self._users.secret, self._users.rounds(usual))
             credentials.matches((decoy,), password)
         return credentials.matches(verifiers, password)
 
@@ -411,7 +411,8 @@ class _Directory:
             found = self._token_keys(name, mechanism)
             return found or credentials.decoy(mechanism, name, self._users.secret)
         found = credentials.scram_keys(self._users.verifiers(self._users.split(name)[0]), mechanism)
-        return found or credentials.decoy(mechanism, name, self._users.secret, self._users.rounds(mechanism))
+        rounds = self._users.rounds(mechanism)
+        return found or credentials.decoy(mechanism, self._users.unknown(name), self._users.secret, rounds)
 
     def proved(self, name: str, *, token: bool) -> Done | None:
         if token:

@@ -119,6 +119,12 @@ class Users:
             (user, namespace) if at and namespace and login not in self._known and user in self._known else (login, "")
         )
 
+    def unknown(self, login: str) -> str:
+        """Whom to pretend to know, where there is no user of this login name. `NAME@NAMESPACE` is answered as NAME is:
+        so it is where there is such a user, and whoever compares the answers would see whether there is. Any thread."""
+        user, at, namespace = login.rpartition("@")
+        return user if at and user and namespace and login not in self._known else login
+
     def get(self, name: str) -> User:
         found = self._known.get(name)
         if found is None:
