@@ -12,14 +12,17 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import LISTENER, Desk, versions
-from waystation.errors import NotLeader, StorageFailed
+from waystation.errors import NotLeader, StorageFailed, WaystationError
 from waystation.groups.machines.calls import FetchedOffset
+from waystation.groups.machines.errors import NotCoordinator
 from waystation.log.batches import batch as batches
 from waystation.log.log import Log
 from waystation.protocols.kafka.coordinators import transactions
+from waystation.protocols.kafka.records import produce
 from waystation.protocols.kafka.requests.codec import decode_request, encode_response
 from waystation.protocols.kafka.requests.registry import Call
 from waystation.topics.partitions.partition import log_of
+from waystation.transactions.errors import ConcurrentTransactions, CoordinatorAway
 from waystation.transactions.machine import Producer
 
 MINUTE = timedelta(minutes=1)
@@ -340,3 +343,11 @@ def test_an_operator_finds_and_ends_a_hanging_transaction(desk: Desk, version: i
     assert log.stable_offset == log.end_offset == log.durable_offset == 2
     answer = desk.ask("describe_producers", 0, topics=topics)
     assert answer.topics[0].partitions[0].active_producers[0].current_txn_start_offset == -1
+
+
+@pytest.mark.parametrize(
+    "error", [CoordinatorAway("it dies"), NotCoordinator("moved"), ConcurrentTransactions("reads")]
+)
+def test_a_producer_sends_again_what_its_coordinator_cannot_say_now(desk: Desk, error: WaystationError) -> None:
+    """Whatever the coordinator has to do first: only this code has all producers repeat the batch."""
+    assert produce._code(desk.access, error) is ErrorCode.not_enough_replicas

@@ -89,6 +89,7 @@ class Membership:
         self._draining = False
         self._lease: int | None = None
         self._woken = asyncio.Event()
+        self._to_look = False  # whether its entry is still there
         self._task: asyncio.Task[None] | None = None
         self._complained = float("-inf")
 
@@ -244,6 +245,7 @@ class Membership:
 
     def look(self) -> None:
         """This node's entry has changed: somebody may have deleted it."""
+        self._to_look = True
         self._woken.set()
 
     async def _stay(self) -> None:
@@ -251,7 +253,7 @@ class Membership:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._lease_s / 3):
                     await self._woken.wait()
-            self._woken.clear()  # before it is looked: what changes meanwhile is looked at again
+            self._woken.clear()
             try:
                 await self._renew()
             except NodeIdTaken as error:
@@ -279,7 +281,14 @@ class Membership:
 
     async def _renew(self) -> None:
         if self._lease is not None and await self._world.offload_store(self._store.keep_alive, self._lease):
-            entry = await self._world.offload_store(self._store.get, node_key(self.node_id))
+            if not self._to_look:
+                return
+            self._to_look = False  # before it is looked: what changes meanwhile is looked at again
+            try:
+                entry = await self._world.offload_store(self._store.get, node_key(self.node_id))
+            except WaystationError:
+                self._to_look = True
+                raise
             if entry is not None and self._is_mine(entry):
                 return
         logger.warning("node.entry_lost", "node {node} is not known to be alive; telling again", node=self.node_id)

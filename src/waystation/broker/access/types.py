@@ -125,6 +125,7 @@ from waystation.topics.records.record_tracing import traced_from as traced_from
 from waystation.topics.topics import Topic as Topic
 from waystation.topics.topics import check_partitions as check_partitions
 from waystation.transactions import transacting
+from waystation.transactions.errors import ConcurrentTransactions as ConcurrentTransactions
 from waystation.transactions.errors import CoordinatorAway as CoordinatorAway
 from waystation.transactions.errors import InvalidTransactionState as InvalidTransactionState
 from waystation.transactions.errors import TransactionAbortable as TransactionAbortable

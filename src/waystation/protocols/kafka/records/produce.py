@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from waystation.broker.access.types import (
     CheckProduce,
+    ConcurrentTransactions,
     CoordinatorAway,
     Failures,
     Header,
@@ -205,10 +206,12 @@ async def _join_and_append(
 
 
 def _code(access: Access, error: WaystationError) -> ErrorCode:
-    """Where a transaction's coordinator cannot be asked now: of the codes that mean "later", the one that all producers
-    retry. Those about coordinators they expect in other answers."""
+    """Where a transaction's coordinator cannot be asked now, or reads what its predecessor has left: of the codes that
+    mean "later", the one that all producers retry. Those about coordinators they expect in other answers, and
+    CONCURRENT_TRANSACTIONS here has confluent-kafka abort the transaction."""
     code = refused(access.meter, error)
-    return ErrorCode.not_enough_replicas if isinstance(error, CoordinatorAway | NotCoordinator) else code
+    later = isinstance(error, CoordinatorAway | NotCoordinator | ConcurrentTransactions)
+    return ErrorCode.not_enough_replicas if later else code
 
 
 def _append_all(access: Access, request: ProduceRequest, answer: Answer) -> None:
