@@ -124,6 +124,7 @@ def test_the_rest_keeps_back_everybody_but_the_one_who_is_alone() -> None:
         reader, other = object(), object()
         assert not line.taken_from(reader)
         line.took(reader)
+        assert line.taken_from(reader), "it makes one step in a turn"
         line.now_s += 0.01
         await line.turns()
         assert line.rests == [0.01]

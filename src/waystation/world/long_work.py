@@ -4,7 +4,8 @@ loop goes on in a line, which all connections of all protocols share.
 Invariants: those in the line go on one at a time, in the order of asking, each with one step, which has a bound of its
 own (frames, bytes, one message) where it is made. After a step the line rests for as long as the step took. So however
 many connections are in the line, they have half of the time together. While nobody is, it costs nothing. Nor does the
-rest keep back the one who made the step, while nobody else is in the line or waits for a small answer (`taken_from`).
+rest keep back the one who made the step, while nobody else is in the line or waits for a small answer (`taken_from`):
+whoever is alone makes one step in each turn of the loop.
 
 A step that was short is followed by the next one at once if nobody else had anything to do in the turn between them:
 whoever comes then waits for one short step at most, and those in the line lose no time to nobody. If nobody is in the
@@ -57,13 +58,15 @@ class LongWork:
         self.taken = False
         """Whether somebody had a long step just now, or will have one next: another one should get in the line."""
         self._last = 0  # who that is
+        self._stepped = False  # in this turn
 
     def __len__(self) -> int:
         return len(self._line)
 
     def taken_from(self, who: object) -> bool:
         """Whether this one should get in the line before a long step."""
-        return self.taken and (bool(self._line) or self._last != id(who) or self.others_wait(who))
+        alone = not self._line and self._last == id(who) and not self.others_wait(who)
+        return self.taken and (self._stepped or not alone)
 
     def then(self, step: Callable[[], None], who: object = None) -> None:
         """Calls `step`, which raises nothing, in a later turn of the loop in which nobody else has one. `who`: the
@@ -78,10 +81,14 @@ class LongWork:
         """A long step was made in this turn by somebody who did not know before."""
         self._withdraw(who)
         self._last = id(who)
+        loop = asyncio.get_running_loop()
+        if not self._stepped:
+            self._stepped = True
+            loop.call_soon(self._turn_is_over)
         if not self.taken:
             self.taken = True
             self._began_s = self._now_s()
-            asyncio.get_running_loop().call_soon(self._rest)
+            loop.call_soon(self._rest)
 
     async def turn(self, who: object = None) -> None:
         """Waits for such a turn; what is done until the next `await` is one step."""
@@ -122,6 +129,7 @@ class LongWork:
         asyncio.get_running_loop().call_soon(self._wait_for_it)
         step, who = self._line.popleft()
         self._last = id(who)
+        self._stepped = True
         step()
 
     def _gives_way(self) -> bool:
@@ -135,7 +143,11 @@ class LongWork:
         """What a step left for the turn behind its own (a task goes on, a connection works) is part of it."""
         asyncio.get_running_loop().call_soon(self._rest)
 
+    def _turn_is_over(self) -> None:
+        self._stepped = False
+
     def _rest(self) -> None:
+        self._stepped = False
         now_s = self._now_s()
         self._took_s = min(now_s - self._began_s, MOST_REST_S)
         if self._took_s > self._short_s:
