@@ -237,6 +237,7 @@ def _append_all(access: Access, request: ProduceRequest, answer: Answer) -> None
     elif request.acks == 1:
         answer([_encoded(access, request, results)])
     else:
+        request.let_go()
         access.when_each_durable(receipts, _Answering(access, request, results, appended, answer))
 
 

@@ -56,6 +56,12 @@ class ProduceRequest(msgspec.Struct):
     check_produce: CheckProduce | None = None
     """Set when the producer was asked about: once for all transactional batches of the request."""
 
+    def let_go(self) -> None:
+        """Its records are in the log: the buffer that they are views into may be freed or written over, however long
+        the answer has to wait."""
+        for part in self.partitions:
+            part.records = None
+
 
 class PartitionResult(msgspec.Struct):
     topic: str | UUID
