@@ -69,14 +69,14 @@ format: $(DEV) ## let ruff put the code in order
 	$(PY) -m ruff format $(CODE)
 
 types: $(DEV)
-	$(PY) -m mypy $(CODE)
+	$(PY) -m mypy --num-workers 2 $(CODE)
 
 contracts: $(DEV)
 	$(VENV)/bin/lint-imports
 
-# One more worker than the two cores that this is sized for: many tests wait for a clock, not for a processor.
+# Two more workers than the two cores that this is sized for: many tests wait for a clock, not for a processor.
 pytest: $(DEV)
-	$(PY) -m pytest -n 3 --dist worksteal --ignore=tests/spark $(PYTEST_ARGS)
+	$(PY) -m pytest -n 4 --dist worksteal --ignore=tests/spark $(PYTEST_ARGS)
 
 spark-quick: $(SPARK) ## the tests of Spark that are part of `make test`
 	WAYSTATION_KILLS=1 $(SPARK_VENV)/bin/python -m pytest -m quick tests/spark $(PYTEST_ARGS)
