@@ -41,7 +41,7 @@ SOAK_LOGINS ?= 100000
 SOAK_FIRST ?= 0
 SOAK_JOBS ?= 2
 
-.PHONY: help run run-demo setup test tools lint format types contracts pytest docs screenshots spark spark-quick spark-versions soak-spark soak soak-crash soak-cluster soak-logins soak-real bench bench-spark bench-cluster bench-pages lock clean
+.PHONY: help run run-demo setup test tools kerberos lint format types contracts pytest docs screenshots spark spark-quick spark-versions soak-spark soak soak-crash soak-cluster soak-logins soak-real bench bench-spark bench-cluster bench-pages lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,11 @@ test: $(DEV) $(SPARK) tools ## lint, types, import contracts, tests, with a shar
 
 tools: ## what tests need from the system, from Debian's packages
 	@scripts/test-tools
+
+# Apart from `make test`: the package gssapi is compiled, against the system's headers.
+kerberos: $(DEV) ## the tests of logins by Kerberos, with a realm of Debian's krb5-kdc and clients of both kinds
+	scripts/kerberos-tools $(PY)
+	$(PY) -m pytest -n 2 tests/security/test_kerberos.py $(PYTEST_ARGS)
 
 lint: $(DEV)
 	$(PY) -m ruff check $(CODE)
