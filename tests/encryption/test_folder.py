@@ -95,6 +95,37 @@ def test_a_wrong_or_missing_key_is_refused_and_nothing_is_touched(tmp_path: Path
     run(check(data, encryption_key=source))
 
 
+TOOLS = (
+    "users list --data {}",
+    "users add eve --password-stdin --data {}",
+    "users passwd admin --password-stdin --data {}",
+    "users remove admin --data {}",
+    "acls list --data {}",
+    "acls add --user eve --allow read --topic orders --data {}",
+    "keys list --data {}",
+    "lost restore {} --all",
+    "log skip-corrupt {} orders 0",
+)
+"""Commands on the folder of a broker that does not run."""
+
+
+@pytest.mark.parametrize("words", TOOLS)
+def test_a_tool_with_a_wrong_or_missing_key_touches_nothing_not_even_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    source, other, data = master(tmp_path), master(tmp_path, "other.key"), tmp_path / "data"
+    run(fill(data, encryption_key=source))
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in data.iterdir() if path.is_file()}
+    assert "waystation.lock" in before
+    cli = QuickCli("127.0.0.1:1")
+    for given in (other, ""):
+        monkeypatch.setenv(variable_of(SETTING), given)
+        assert "encrypted" in cli(*words.format(data).split(), stdin=b"secret\n", code=1).err
+    assert {
+        path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in data.iterdir() if path.is_file()
+    } == before
+
+
 def test_the_keys_of_another_folder_or_none_are_refused(tmp_path: Path) -> None:
     source, data, second = master(tmp_path), tmp_path / "data", tmp_path / "second"
     run(fill(data, encryption_key=source))

@@ -16,8 +16,8 @@ from itertools import islice
 
 import msgspec
 
-from waystation.broker.encrypted_folder import source_from_environment, unlocked
-from waystation.broker.open import locked_folder, open_broker
+from waystation.broker.encrypted_folder import source_from_environment
+from waystation.broker.open import open_broker, opened_folder
 from waystation.catalog import ABSENT, rows
 from waystation.catalog.sqlite import FILE as CATALOG_FILE
 from waystation.catalog.sqlite import SqliteCatalog
@@ -70,8 +70,7 @@ def check_alone(world: World, path: str) -> None:
 
 
 def _hand_over(world: World, path: str, node_id: int, address: EtcdAddress, epochs: Mapping[str, int]) -> Adopted:
-    with locked_folder(world, path) as root:
-        world = unlocked(world, root)
+    with opened_folder(world, path) as (world, root):
         with closing(SqliteCatalog(root, world.random, world.keys)) as catalog:
             cluster_id, found = catalog.cluster_id(), catalog.read()
         with closing(EtcdStore(address, cluster_id)) as store:

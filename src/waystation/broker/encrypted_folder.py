@@ -83,7 +83,7 @@ def _refuse_lost_keys(world: World, root: str) -> None:
         )
 
 
-def unlocked(world: World, root: str) -> World:
-    """The world of a tool that works on this folder, which is locked; whoever uses it does not start encryption."""
+def unlocked(world: World, path: str) -> World:
+    """The world of a tool that works on this folder; whoever uses it does not start encryption."""
     source = source_from_environment().get(SETTING, "")
-    return replace(world, keys=_load(world, root, source))
+    return replace(world, keys=_load(world, path, source))

@@ -14,8 +14,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from waystation.broker.encrypted_folder import unlocked
-from waystation.broker.open import locked_folder
+from waystation.broker.open import opened_folder
 from waystation.catalog import Catalog, TopicRow
 from waystation.catalog.sqlite import FILE as CATALOG_FILE
 from waystation.catalog.sqlite import SqliteCatalog
@@ -59,8 +58,7 @@ def find_lost(path: str) -> list[LostTopic]:
 def lost_and_found(path: str) -> Iterator[LostAndFound]:
     """The lost folders of a data folder, which nobody else has meanwhile. DataInUse while a broker runs on it."""
     world = real_world()
-    with locked_folder(world, _data_folder(path)) as root:
-        world = unlocked(world, root)
+    with opened_folder(world, _data_folder(path)) as (world, root):
         catalog = SqliteCatalog(root, world.random, world.keys)
         try:
             yield LostAndFound(world, root, catalog)

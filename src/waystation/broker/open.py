@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.broker.broker import LOCK_FILE, Broker
-from waystation.broker.encrypted_folder import begun, check_key
+from waystation.broker.encrypted_folder import begun, check_key, unlocked
 from waystation.catalog import Catalog
 from waystation.catalog.memory import MemoryCatalog
 from waystation.catalog.rows import definitions_of
@@ -177,6 +177,15 @@ def locked_folder(world: World, path: str) -> Iterator[str]:
         yield root
     finally:
         world.disk.unlock(f"{root}/{LOCK_FILE}")
+
+
+@contextmanager
+def opened_folder(world: World, path: str) -> Iterator[tuple[World, str]]:
+    """The same for who reads what may be encrypted: the world with the folder's keys, and its absolute path. A key that
+    does not open it is refused (`unlocked`) before the folder is locked, and nothing is touched."""
+    unlocked(world, path)
+    with locked_folder(world, path) as root:
+        yield unlocked(world, root), root
 
 
 def _lock(world: World, path: str) -> str:

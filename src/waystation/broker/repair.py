@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.broker.encrypted_folder import unlocked
-from waystation.broker.open import locked_folder
+from waystation.broker.open import opened_folder
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.errors import UnknownTopic
 from waystation.log.opening import repair
@@ -19,8 +18,7 @@ def find_damage(path: str, topic: str, partition: int, *, skip: bool = False) ->
     DataInUse while a broker runs on the folder, UnknownTopic if it holds no such partition.
     """
     world = real_world()
-    with locked_folder(world, path) as root:
-        world = unlocked(world, root)
+    with opened_folder(world, path) as (world, root):
         catalog = SqliteCatalog(root, world.random, world.keys)
         try:
             row = next((row for row in catalog.topics() if row.name == topic), None)

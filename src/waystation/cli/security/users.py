@@ -202,14 +202,12 @@ def _new_password(arguments: argparse.Namespace) -> str:
 @contextmanager
 def offline_catalog(data: str) -> Iterator[tuple[Catalog, Any]]:
     """The catalog of a folder that no broker uses, and what gives random bytes."""
-    from waystation.broker.encrypted_folder import unlocked
-    from waystation.broker.open import locked_folder
+    from waystation.broker.open import opened_folder
     from waystation.catalog.sqlite import SqliteCatalog
     from waystation.world import real_world
 
     world = real_world()
-    with locked_folder(world, data) as root:
-        world = unlocked(world, root)
+    with opened_folder(world, data) as (world, root):
         catalog = SqliteCatalog(root, world.random, world.keys)
         try:
             yield catalog, world.random.token
