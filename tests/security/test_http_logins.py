@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 from typing import Any
+from urllib.request import HTTPBasicAuthHandler, HTTPPasswordMgrWithDefaultRealm, build_opener
 
 import pytest
 import requests
@@ -45,6 +46,24 @@ def test_basic_authentication_enters_with_the_password(closed: Server, path: str
         answer = requests.get(url(closed, path), auth=wrong, timeout=20)
         assert answer.status_code == 401
         assert "alice" not in answer.text
+
+
+def test_a_client_that_waits_to_be_asked_for_a_password_is_asked(closed: Server) -> None:
+    passwords = HTTPPasswordMgrWithDefaultRealm()
+    passwords.add_password(None, url(closed, "/"), "alice", PASSWORDS["alice"])
+    with build_opener(HTTPBasicAuthHandler(passwords)).open(url(closed, "/v1/overview"), timeout=20) as answer:
+        assert answer.status == 200
+    refused = requests.get(url(closed, "/v1/overview"), auth=("alice", "wrong"), timeout=20)
+    assert refused.headers["www-authenticate"] == 'Basic realm="Waystation", Bearer'
+
+
+@pytest.mark.parametrize("said", [{"x-requested-with": "dashboard"}, {"sec-fetch-mode": "cors"}])
+def test_what_a_page_fetches_makes_no_browser_ask_for_a_password(closed: Server, said: dict[str, str]) -> None:
+    answer = requests.get(url(closed, "/v1/overview"), headers={**PAGE, **said}, timeout=20)
+    assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+    typed = {**PAGE, "sec-fetch-mode": "navigate"}
+    answer = requests.get(url(closed, "/v1/overview"), headers=typed, timeout=20)
+    assert answer.headers["www-authenticate"].startswith("Basic")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ _ABOUT = (
     " Names in paths are percent-encoded UTF-8 and may contain slashes. Durations end in `_ms`, times are milliseconds"
     " since 1970. A `stream` route is a WebSocket if it is asked for one, else server-sent events."
 )
+_LOGINS = {"token": {"type": "http", "scheme": "bearer"}, "password": {"type": "http", "scheme": "basic"}}
 _STREAM = (
     "WebSocket: the broker sends `{kind: deliver, messages: […]}`, `{kind: answer, id, settled, unknown}`,"
     " `{kind: failure, id, problem}` and `{kind: ceased, problem}`; the client sends `{action: ack | reject | release |"
@@ -43,8 +44,8 @@ def document(routes: Iterable[AnyRoute]) -> dict[str, Any]:
         "info": {"title": "Waystation", "version": __version__, "description": _ABOUT},
         "tags": [{"name": tag} for tag in dict.fromkeys(route.tag for route in routes)],
         "paths": paths,
-        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
-        "security": [{}, {"token": []}],  # it is asked for where the setting waystation.http.token says so
+        "components": {"schemas": components, "securitySchemes": _LOGINS},
+        "security": [{}, *({name: []} for name in _LOGINS)],  # nobody is asked while there are no users and no token
     }
 
 

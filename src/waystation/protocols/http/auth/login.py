@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.broker.access.types import ANONYMOUS, HTTP_TOKEN, Done, LoginPeer, Outcome, Principal
-from waystation.protocols.http.auth.guard import Guard
+from waystation.protocols.http.auth.guard import VOUCHER, Guard
 from waystation.protocols.http.auth.token import check_token, has_password, is_free
 from waystation.protocols.http.transport.problems import Unauthorized
 
@@ -35,6 +35,7 @@ SESSION_S = 12 * 3600.0
 MOST_SESSIONS = 10_000
 LOG_IN = "log in: send `Authorization: Basic` with a name and a password, or `Authorization: Bearer TOKEN`"
 REFUSED = "the login was refused; the broker's log says why"
+BASIC_TOO = 'Basic realm="Waystation", Bearer'
 
 
 class Shown(msgspec.Struct, frozen=True):
@@ -84,9 +85,9 @@ class HttpLogin:
         if free:
             return NOBODY
         if authenticator.required:
-            raise Unauthorized(LOG_IN)
+            raise Unauthorized(LOG_IN, _challenge(headers))
         if token:
-            check_token(token, {}, parts)
+            raise Unauthorized(LOG_IN, _challenge(headers))
         return NOBODY
 
     async def _shown(self, headers: dict[str, str], peer: LoginPeer, *, free: bool) -> Shown | None:
@@ -94,7 +95,7 @@ class HttpLogin:
         if headers.get("authorization"):
             found = await self._authorized(headers["authorization"], peer)
             if found is None and not free:
-                raise Unauthorized(REFUSED)
+                raise Unauthorized(REFUSED, _challenge(headers))
             return found
         known = self._session(headers) or (None if peer.certificate is None else Shown(peer.certificate))
         return None if known is None else Shown(known.principal.at(peer.host, peer.protocol), known.expires_ms)
@@ -172,6 +173,13 @@ class HttpLogin:
 
 def _shown(outcome: Outcome) -> Shown | None:
     return Shown(outcome.principal, outcome.expires_ms) if isinstance(outcome, Done) else None
+
+
+def _challenge(headers: dict[str, str]) -> str:
+    """What is offered to who has to log in. A browser that is offered Basic asks for a password in a window of its own:
+    that is for who has typed an address, and not for what a page fetches, the dashboard's above all."""
+    fetched = VOUCHER in headers or headers.get("sec-fetch-mode", "navigate") != "navigate"
+    return "Bearer" if fetched else BASIC_TOO
 
 
 def _cookie(headers: dict[str, str]) -> str:

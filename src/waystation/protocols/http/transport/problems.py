@@ -49,7 +49,11 @@ class Foreign(errors.NotAllowed):
 
 
 class Unauthorized(WaystationError):
-    """The broker asks for a token, and this request has not the right one."""
+    """The broker asks who sends this, and the request does not show it. `challenge`: how it may, as HTTP writes it."""
+
+    def __init__(self, text: str, challenge: str = "Bearer") -> None:
+        super().__init__(text)
+        self.challenge = challenge
 
 
 class TimedOut(WaystationError):

@@ -55,7 +55,7 @@ def error_reply(error: WaystationError) -> Reply:
     if isinstance(error, MethodNotAllowed):
         headers["allow"] = ", ".join(error.allowed)
     elif isinstance(error, Unauthorized):
-        headers["www-authenticate"] = "Bearer"
+        headers["www-authenticate"] = error.challenge
     elif isinstance(error, QuotaExceeded):
         headers["retry-after"] = str(max(1, ceil(error.retry_after_s)))
     elif isinstance(error, Full | Unavailable):

@@ -1,6 +1,7 @@
 // Calls of the broker's HTTP API. Errors are ApiError with the sentence that the broker said.
 
 const KEY = "waystation.token";
+const OURS = { "x-requested-with": "dashboard" }; // no dialog of the browser's own: this page asks for the password
 
 export class ApiError extends Error {
   constructor(status, problem) {
@@ -41,7 +42,7 @@ export async function logIn(user, password) {
 
 export function headers(extra = {}) {
   const token = sessionStorage.getItem(KEY);
-  return token ? { ...extra, authorization: `Bearer ${token}` } : extra;
+  return { ...OURS, ...extra, ...(token ? { authorization: `Bearer ${token}` } : {}) };
 }
 
 /** A path of encoded parts: path`/v1/queues/${name}/messages`. */
@@ -80,7 +81,7 @@ export async function call(method, target, { query, body, signal, raw } = {}) {
 
 async function reach(address, init) {
   try {
-    return await fetch(address, init);
+    return await fetch(address, { ...init, headers: { ...OURS, ...init.headers } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, { detail: "the broker does not answer; this page tries again by itself" });
