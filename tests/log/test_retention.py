@@ -16,6 +16,7 @@ from tests.log.kit import DAY_MS, NOW_MS, BootingDisk, Home, run
 from tests.simulation.disk import Fault, SimDisk
 from waystation.config import TopicSettings
 from waystation.errors import StorageFailed
+from waystation.log.aborted import Aborted
 from waystation.log.batches import batch as batches
 from waystation.log.cleaning import retention
 from waystation.log.producers import REMEMBERED_BATCHES
@@ -295,6 +296,24 @@ def test_a_start_that_cannot_be_saved_is_an_error() -> None:
     disk.inject(Fault("write", "log-start", errno.EIO, times=5))
     with pytest.raises(StorageFailed):
         run(retention.remove_before(home.log, 2))
+
+
+def test_records_that_a_crash_brings_back_are_still_aborted() -> None:
+    disk = SimDisk()
+    home = Home("/data", disk)
+    home.send(7, 0, b"a", txn=True)
+    home.end(7, commit=False)
+    home.sync()
+    disk.inject(Fault("write", "log-start", errno.EIO, times=5))
+    with pytest.raises(StorageFailed):
+        run(retention.remove_before(home.log, 2))
+    home.fill(1)
+    retention.begin_segment(home.log)
+    home.sync()
+    home.kill()
+    home = Home("/data", disk.process_crash())
+    assert home.log.start_offset == 0
+    assert home.log.aborted.overlapping(0, 100) == [Aborted(7, 0, 1)]
 
 
 def test_retention_leaves_a_failed_log_alone(tmp_path: Path) -> None:

@@ -611,9 +611,14 @@ class Log(SegmentReader):
             segment.close()  # here, not on the thread that removes it: a handle is closed once
             gone.append(segment)
         self.adopt(self.segments[len(gone) :])
-        self.aborted.drop_before(offset)
         self.epochs.drop_before(offset)
         return gone
+
+    def start_saved(self, offset: int) -> None:
+        """A crash brings nothing back that is before `offset`. Until then it may, and whoever reads it has to know what
+        of it was aborted: the transaction indexes that are written meanwhile still say so."""
+        self.saved_start = max(self.saved_start, offset)
+        self.aborted.drop_before(self.saved_start)
 
     def save_start(self, offset: int) -> None:
         """What the next start begins with. Durable when it returns; blocks."""

@@ -110,7 +110,7 @@ async def _remove_before(log: Log, offset: int) -> int:
         await to_its_end(log.world.offload(_save_and_remove, log, gone, offset))
     except OSError as error:
         raise StorageFailed(f"{log.folder}: cannot move the log's start: {error.strerror or error}") from error
-    log.saved_start = max(log.saved_start, offset)
+    log.start_saved(offset)
     return len(gone)
 
 
