@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 EXAMPLES = 10
 """Broken promises of one kind that the report spells out; the rest is counted."""
@@ -23,9 +23,11 @@ TRIED, STORED, SEEN, ACK_SENT, ACKED = 1, 2, 4, 8, 16
 
 
 class Findings:
-    """Promises that were broken, by their kind. Any thread may add."""
+    """Promises that were broken, by their kind. Any thread may add. The first of each kind is told at once (`tell`), so
+    that a run that is ended early has said it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        self._tell = tell
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, list[str]] = defaultdict(list)
         self._lock = threading.Lock()
@@ -33,8 +35,11 @@ class Findings:
     def broken(self, promise: str, example: str) -> None:
         with self._lock:
             self.counts[promise] += 1
+            first = self.counts[promise] == 1
             if len(self.examples[promise]) < EXAMPLES:
                 self.examples[promise].append(example)
+        if first:
+            self._tell(f"BROKEN: {promise}: {example}")
 
     def __bool__(self) -> bool:
         return bool(self.counts)

@@ -117,7 +117,7 @@ class Soak:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.findings = Findings()
+        self.findings = Findings(self._tell)
         self.server = WatchedServer(options.folder, settings=SETTINGS)
         self.server.python = options.python
         self.server.window_suffix = options.window_suffix

@@ -188,9 +188,11 @@ def lone_half(findings: Findings) -> None:
     ],
 )
 def test_a_lie_is_found_and_named(tale: Tale, promise: str) -> None:
-    findings = Findings()
+    told: list[str] = []
+    findings = Findings(told.append)
     tale(findings)
     assert promise in findings.counts
+    assert len(told) == len(findings.counts), "the first of each kind is told at once"
 
 
 def test_the_truth_is_not_complained_about() -> None:
