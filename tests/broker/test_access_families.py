@@ -34,6 +34,7 @@ from waystation.broker.access.types import (
     Policy,
     Principal,
     Producer,
+    PutResult,
     QueueSettings,
     ShareBeat,
     ShareSession,
@@ -42,10 +43,11 @@ from waystation.broker.access.types import (
     TransactionFilter,
 )
 from waystation.broker.broker import Broker
-from waystation.errors import NotAllowed, WaystationError
+from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.log.batches.batch import build, read_header
 from waystation.message import Message
 from waystation.protocol import RoutingInfo, StagedTransaction, Subscribe
+from waystation.queues.errors import NeverFits
 from waystation.routing.namespaces import Limits
 from waystation.security.permissions import Operation, Permissions, Resource, refusal
 from waystation.security.quotas.entities import QuotaEntity
@@ -305,6 +307,7 @@ class Stage:
             "client_quotas.alter": {"changes": {"producer_byte_rate": 1e9}},
             "holds": {"name": QUEUE},
             "put_same": {"queues": [QUEUE]},
+            "put_several": {"puts": [(QUEUE, [Message(b"x")])]},
             "cluster.alter_settings": {"changes": {"num.partitions": "3"}},
             "groups.join": {
                 "request": JoinRequest(
@@ -384,6 +387,8 @@ class Stage:
         result = method(**arguments)
         if isinstance(result, Awaitable):
             result = await result
+        if isinstance(result, list) and result and isinstance(result[0], NotAllowed):
+            raise result[0]  # of several, each is told by itself
         return list(result) if isinstance(result, Iterator) else result
 
     def seen(self) -> dict[str, object]:
@@ -559,6 +564,39 @@ def test_a_queue_with_dead_letters_asks_to_read_it_and_to_write_to_where_they_go
         assert notes.asked == [("read", "exchange", EXCHANGE), ("write", "queue", "new")]
 
     with_stage(tmp_path, NotesEverything(), story)
+
+
+class RefusesSecrets(OpenPermissions):
+    def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+        if name.startswith("secret"):
+            raise refusal(principal, operation, resource, name)
+
+
+def test_of_puts_to_several_queues_those_that_are_refused_harm_no_other_and_are_not_metered(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        broker = stage.broker
+        for name in ("secret", "full"):
+            await broker.queues.declare(name, QueueSettings(max_length=1))
+        access = stage.access
+        before = (access.meter.published, access.meter.published_bytes)
+        refused, first, full, second, unknown = access.put_several(
+            [
+                ("secret", [Message(b"a")]),
+                (QUEUE, [Message(b"bb")]),
+                ("full", [Message(b"c"), Message(b"d")]),
+                ("full", [Message(b"eee")]),
+                ("nowhere", [Message(b"f")]),
+            ]
+        )
+        assert [type(one) for one in (refused, full, unknown)] == [NotAllowed, NeverFits, NotFound]
+        assert isinstance(first, PutResult)
+        assert isinstance(second, PutResult)
+        await access.durable(first.receipt, second.receipt)
+        assert (access.meter.published - before[0], access.meter.published_bytes - before[1]) == (2, 5)
+        counts = [broker.queues.describe(name).ready for name in ("secret", QUEUE, "full")]
+        assert counts == [0, 2, 1]
+
+    with_stage(tmp_path, RefusesSecrets(), story)
 
 
 def test_two_who_use_a_new_topic_at_once_both_get_it(tmp_path: Path) -> None:

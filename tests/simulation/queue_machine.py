@@ -46,6 +46,7 @@ from waystation.queues.failure_history import story_of
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
+from waystation.queues.shard.shard import PutResult
 from waystation.topics.dedup import DEDUP_SETTING
 from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.topics import QUEUES_TOPIC
@@ -54,6 +55,7 @@ from waystation.world import World
 ROOT = "/data"
 JUMPS_MS = (-600_000, 0, 600_000)
 """Where the wall clock may be: far from any visibility timeout, near to the windows in which ids are remembered."""
+PUT_TO = [name for name in QUEUES if name not in ("once", "out", "dead", "left", "right")]
 QUIET_S = 3.0
 """In virtual time: by then everything that is dead has been moved."""
 
@@ -114,6 +116,7 @@ class QueueMachine:
         kinds: list[Callable[[], Awaitable[None]]] = [
             self.put,
             self.put,
+            self.put_several,
             lambda: self.put_once(0),
             lambda: self.put_once(1),
             lambda: self.publish_once(2),
@@ -185,12 +188,8 @@ class QueueMachine:
         return self.disk.powered
 
     async def put(self) -> None:
-        queue = self.rng.choice([name for name in QUEUES if name not in ("once", "out", "dead", "left", "right")])
-        sent = [self.clients.new(queue) for _ in range(self.rng.choice((1, 1, 3, 20)))]
-        if queue in ("small", "tight"):
-            del sent[self.rng.choice((1, 4)) :]
-        for one in sent:
-            one.fragile = queue in ("altered", "auto", "passing")
+        queue = self.rng.choice(PUT_TO)
+        sent = self._new(queue)
         if queue == "proud":
             await self._put_each(queue, sent)
             return
@@ -205,6 +204,44 @@ class QueueMachine:
             for one in sent:
                 one.stored = True
 
+    def _new(self, queue: str) -> list[Sent]:
+        """Messages that are about to be put."""
+        sent = [self.clients.new(queue) for _ in range(self.rng.choice((1, 1, 3, 20)))]
+        if queue in ("small", "tight"):
+            del sent[self.rng.choice((1, 4)) :]
+        for one in sent:
+            one.fragile = queue in ("altered", "auto", "passing")
+        return sent
+
+    async def put_several(self) -> None:
+        """Puts to several queues that come together. Each is taken or refused by itself."""
+        queues = self.rng.choices(PUT_TO, k=self.rng.choice((2, 3, 6)))  # one may come again
+        sent = [self._new(queue) for queue in queues]
+        puts = [(own[0].queue, [self.message(one) for one in own]) for own in sent]
+        if self.rng.random() < 0.3:
+            again = self._to_send_once()
+            sent.append([again])
+            puts.append((again.queue, [_once(again)]))
+        receipts: list[Receipt] = []
+        stored: list[Sent] = []
+        failures: list[WaystationError] = []
+        for step in self.broker.queues.put_several(puts):
+            for index, outcome in step.items():
+                if isinstance(outcome, PutResult):
+                    receipts.append(outcome.receipt)
+                    stored += sent[index]
+                elif isinstance(outcome, Full | NotFound | NotLeader):
+                    for one in sent[index]:
+                        one.refused = self.disk.powered and one not in self.clients.retries
+                else:
+                    failures.append(outcome)
+        await self.broker.durable(*receipts)
+        if self.told():
+            for one in stored:
+                self._stored_once(one)
+        if failures:
+            raise failures[0]
+
     async def _put_each(self, queue: str, sent: list[Sent]) -> None:
         """Some may be refused: they become dead letters, but nobody promises that."""
         result = self.broker.queues.put_each(queue, [self.message(one) for one in sent])
@@ -217,13 +254,8 @@ class QueueMachine:
 
     async def put_once(self, number: int) -> None:
         """As a client that sends again until it is told, in a transaction or without."""
-        if self.clients.retries and self.rng.random() < 0.6:
-            sent = self.clients.retries[0]
-        else:
-            sent = self.clients.new("once")
-            sent.id = f"once-{sent.number}"
-            self.clients.retries.append(sent)
-        message = Message(b"%d:" % sent.number, id=sent.id)
+        sent = self._to_send_once()
+        message = _once(sent)
         if self.rng.random() < 0.5:
             await self.broker.queues.put_durable("once", [message])
         else:
@@ -235,9 +267,21 @@ class QueueMachine:
             if not commits:
                 return
         if self.told():
-            sent.stored = True
-            if sent in self.clients.retries:
-                self.clients.retries.remove(sent)
+            self._stored_once(sent)
+
+    def _to_send_once(self) -> Sent:
+        """One that was sent before, if the client does not know what became of it, or a new one."""
+        if self.clients.retries and self.rng.random() < 0.6:
+            return self.clients.retries[0]
+        sent = self.clients.new("once")
+        sent.id = f"once-{sent.number}"
+        self.clients.retries.append(sent)
+        return sent
+
+    def _stored_once(self, sent: Sent) -> None:
+        sent.stored = True
+        if sent in self.clients.retries:
+            self.clients.retries.remove(sent)
 
     async def publish_once(self, number: int) -> None:
         """The same to a topic that deduplicates. Whoever is told that it is there already is told that it is stored."""
@@ -628,6 +672,11 @@ class QueueMachine:
                 self.clients.transferred(transfer, committed=bool(transfer.asked))
         finally:
             getter.close()
+
+
+def _once(sent: Sent) -> Message:
+    """The same each time that it is sent."""
+    return Message(b"%d:" % sent.number, id=sent.id)
 
 
 __all__ = ["QueueClients", "QueueMachine", "number_of"]

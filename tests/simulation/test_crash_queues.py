@@ -24,6 +24,7 @@ from tests.simulation.queue_trouble import Trouble, rot_newest_snapshot
 from tests.simulation.world import EPOCH_MS, Complaint, Simulation
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
+from waystation.log.batches.batch import Header
 from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.message import Message, Run
@@ -36,7 +37,7 @@ from waystation.queues.queues import Queues
 from waystation.queues.shard import checkpoint, shard_log, shards, snapshot, upkeep
 from waystation.queues.shard import dispatcher as pump
 from waystation.queues.shard import shard as shard_module
-from waystation.queues.shard.commands import Bury, Command, Done, Park, Stored, changes_of
+from waystation.queues.shard.commands import Bury, Command, Done, Enqueue, Park, Stored, changes_of
 from waystation.queues.shard.delivery_notes import DeliveryNotes
 from waystation.queues.shard.open_transactions import OpenTransactions
 from waystation.queues.shard.publish import make_blocks
@@ -44,7 +45,7 @@ from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.queues.shard.replay import replay
 from waystation.queues.shard.shard import PutResult, PutSame, Shard
-from waystation.queues.shard.shard_log import ShardLog, Written
+from waystation.queues.shard.shard_log import Replayed, ShardLog, Written
 from waystation.queues.shard.stragglers import Stragglers
 from waystation.topics.dedup import DedupWindow
 from waystation.topics.partitions.partition import Receipt
@@ -215,6 +216,22 @@ def test_a_replay_that_knows_only_the_first_queue_of_a_fan_out_is_caught(monkeyp
         return list(changes_of(stored))[:1]  # the deliberate bug
 
     monkeypatch.setattr(shard_log, "changes_of", only_first)
+    assert _caught(20) > ENOUGH
+
+
+def test_a_replay_that_knows_only_the_first_queue_of_a_put_to_several_is_caught(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    replayed = ShardLog._replayed
+
+    def only_first(self: ShardLog, data: bytes, header: Header) -> Replayed | None:
+        found = replayed(self, data, header)
+        puts = [(at, put) for at, put in found.commands if isinstance(put, Enqueue) and not put.moved] if found else []
+        # The deliberate bug. What a fan-out says at one offset is not meant.
+        others = [(at, put) for at, put in puts if at != puts[0][0] and put.queue != puts[0][1].queue]
+        return found and found._replace(commands=[each for each in found.commands if each not in others])
+
+    monkeypatch.setattr(ShardLog, "_replayed", only_first)
     assert _caught(20) > ENOUGH
 
 

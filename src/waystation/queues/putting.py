@@ -1,5 +1,5 @@
-"""Messages into queues: what a full one refuses, waiting until there is room, and the same messages for several.
-`queues/queues.py` calls this, and transactions do.
+"""Messages into queues: what a full one refuses, waiting until there is room, puts to several queues that come
+together, and the same messages for several. `queues/queues.py` calls this, and transactions do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from waystation.errors import Full, WaystationError
 from waystation.message import Message
 from waystation.queues.errors import NeverFits
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, QueuePlace
-from waystation.queues.shard.shard import PutResult
+from waystation.queues.shard.queue import Queue
+from waystation.queues.shard.shard import MAX_TOGETHER, PutOutcome, PutResult, Shard
 from waystation.topics.partitions.partition import Receipt
 
 STEP_QUEUES = 256
@@ -55,6 +56,31 @@ async def put_with_patience(find: Callable[[], QueuePlace], messages: Sequence[M
                 continue
     finally:
         queue.wake_publishers()  # the next one may find room, too
+
+
+def put_several(
+    find: Callable[[str], QueuePlace], puts: Sequence[tuple[str, Sequence[Message]]]
+) -> Iterator[Mapping[int, PutOutcome]]:
+    """Puts to several queues, step by step: those on one shard share batches. Gives after each step what became of
+    which of the puts, by their indexes. `find`: where a queue is."""
+    refused: dict[int, PutOutcome] = {}
+    by_shard: dict[Shard, list[tuple[int, Queue]]] = {}
+    for index, (name, _) in enumerate(puts):
+        try:
+            shard, queue = find(name)
+        except WaystationError as error:
+            refused[index] = error
+        else:
+            by_shard.setdefault(shard, []).append((index, queue))
+    if refused:
+        yield refused
+    for shard, wanted in by_shard.items():
+        at = 0
+        while at < len(wanted):
+            step = wanted[at : at + MAX_TOGETHER]
+            outcomes = shard.put_several([(queue, puts[index][1]) for index, queue in step])
+            yield {index: outcome for (index, _), outcome in zip(step, outcomes, strict=False)}
+            at += len(outcomes)
 
 
 def put_same(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.protocols.native.kit import Frames
 from tests.support.names import unique
+from tests.support.waiting import wait_for
 from waystation.message import Message
 from waystation.protocol import (
     Answer,
@@ -36,8 +37,16 @@ X = Message(b"x")
 RECEIPT: Any = None  # nobody looks at it here
 
 
-def test_only_neighbours_of_one_queue_go_together() -> None:
-    commands: list[AnyCommand] = [
+def _puts_together(*commands: AnyCommand) -> list[int]:
+    ends, at = [], 0
+    while at < len(commands):
+        at = puts_together(commands, at)
+        ends.append(at)
+    return ends
+
+
+def test_only_neighbours_outside_of_transactions_go_together() -> None:
+    assert _puts_together(
         Put(queue="a", messages=[X]),
         Put(queue="a", messages=[X]),
         Put(queue="b", messages=[X]),
@@ -45,12 +54,18 @@ def test_only_neighbours_of_one_queue_go_together() -> None:
         Put(queue="b", messages=[X]),
         Put(queue="b", messages=[X], tx=1),
         Put(queue="b", messages=[X]),
-    ]
-    ends, at = [], 0
-    while at < len(commands):
-        at = puts_together(commands, at)
-        ends.append(at)
-    assert ends == [2, 3, 4, 5, 6, 7]
+    ) == [3, 4, 5, 6, 7]
+
+
+def test_a_series_does_not_go_together_with_what_it_puts_to_another_queue() -> None:
+    assert _puts_together(
+        Put(queue="a", messages=[X], series=1),
+        Put(queue="b", messages=[X], series=2),
+        Put(queue="a", messages=[X], series=1),
+        Put(queue="a", messages=[X], series=2),
+        Put(queue="b", messages=[X]),
+        Put(queue="b", messages=[X], series=2),
+    ) == [3, 5, 6]
 
 
 def test_only_the_same_verdict_of_one_consumer_goes_together() -> None:
@@ -141,6 +156,101 @@ def test_a_bad_put_among_good_ones_spoils_no_other(frames: Frames) -> None:
     firsts = {id: answer.value["first"] for id, answer in found.items() if isinstance(answer, Answer)}
     assert firsts == {1: 0, 3: 4, 6: 8}
     assert frames.ask(DescribeQueue(queue=queue))["ready"] == 10
+
+
+def test_an_empty_put_among_others_is_refused_as_it_is_alone(frames: Frames) -> None:
+    queues = [unique("hot") for _ in range(3)]
+    for queue in queues:
+        frames.ask(DeclareQueue(queue=queue))
+    frames.send(Put(id=1, queue=queues[0], messages=[]))
+    alone = _answers(frames, 1)[1]
+    assert isinstance(alone, Failure)
+    frames.send(
+        Put(id=2, queue=queues[0], messages=[X]),
+        Put(id=3, queue=queues[1], messages=[]),
+        Put(id=4, queue=queues[2], messages=[X]),
+        Put(id=5, queue=queues[2], messages=[]),
+        Put(id=6, queue=queues[2], messages=[X]),
+    )
+    found = _answers(frames, 5)
+    refused = {id: (answer.error, answer.text) for id, answer in found.items() if isinstance(answer, Failure)}
+    assert refused == dict.fromkeys((3, 5), (alone.error, alone.text))
+    firsts = {id: answer.value["first"] for id, answer in found.items() if isinstance(answer, Answer)}
+    assert firsts == {2: 0, 4: 0, 6: 1}
+
+
+def test_a_bad_put_to_one_of_several_queues_spoils_no_other(frames: Frames) -> None:
+    queues = [unique("hot") for _ in range(8)]
+    full = queues[5]
+    for queue in queues:
+        frames.ask(DeclareQueue(queue=queue, settings=QueueSettings(max_length=1 if queue == full else None)))
+    wrong = [Put(id=20, queue=unique("nowhere"), messages=[X]), Put(id=21, queue=full, messages=[X])]
+    bad = Put(id=22, queue=queues[1], messages=[Message(b"", priority=777)])
+    good = [Put(id=i + 1, queue=queue, messages=[Message(b"%d" % i)]) for i, queue in enumerate(queues)]
+    frames.send(*good[:6], *wrong, bad, *good[6:])
+    found = _answers(frames, 11)
+    errors = {id: answer.error for id, answer in found.items() if isinstance(answer, Failure)}
+    assert errors == {20: "NotFound", 21: "Full", 22: "Invalid"}
+    for i, queue in enumerate(queues):
+        (delivered,) = frames.ask(Get(queue=queue, count=10))["messages"]
+        assert delivered[3][0] == b"%d" % i
+
+
+def test_puts_to_many_queues_in_turn_keep_their_order_and_tags(frames: Frames) -> None:
+    queues = [unique("hot") for _ in range(100)]
+    for queue in queues:
+        frames.ask(DeclareQueue(queue=queue))
+    frames.send(*(Put(id=i + 1, queue=queues[i % 100], messages=[Message(b"%d" % i)]) for i in range(1_000)))
+    found = _answers(frames, 1_000)
+    assert all(answer.value["first"] == (id - 1) // 100 for id, answer in found.items() if isinstance(answer, Answer))
+    for place, queue in enumerate(queues):
+        got = frames.ask(Get(queue=queue, count=20))["messages"]
+        assert [delivered[3][0] for delivered in got] == [b"%d" % i for i in range(place, 1_000, 100)]
+
+
+def test_a_series_that_was_refused_in_one_queue_is_refused_in_the_next(frames: Frames) -> None:
+    full, other = unique("full"), unique("other")
+    frames.ask(DeclareQueue(queue=full, settings=QueueSettings(max_length=1)))
+    frames.ask(DeclareQueue(queue=other))
+    frames.send(
+        Put(id=1, queue=full, messages=[X], series=5),
+        Put(id=2, queue=full, messages=[X], series=5),
+        Put(id=3, queue=other, messages=[X], series=5),
+        Put(id=4, queue=other, messages=[X], series=6),
+        Put(id=5, queue=full, messages=[X], series=6),
+        Put(id=6, queue=other, messages=[X], series=6),
+    )
+    found = _answers(frames, 6)
+    assert {id for id, answer in found.items() if isinstance(answer, Failure)} == {2, 3, 5, 6}
+
+
+def test_what_is_refused_is_a_dead_letter_once_and_what_waits_for_room_is_none(frames: Frames) -> None:
+    full, other, dead = unique("full"), unique("other"), unique("dead")
+    settings = QueueSettings(max_length=1, overflow="reject-dead-letter", dead_letter=dead)
+    frames.ask(DeclareQueue(queue=dead))
+    frames.ask(DeclareQueue(queue=full, settings=settings))
+    frames.ask(DeclareQueue(queue=other))
+    frames.send(
+        Put(id=1, queue=full, messages=[Message(b"first")]),
+        Put(id=2, queue=other, messages=[X]),
+        Put(id=3, queue=full, messages=[Message(b"refused")]),
+        Put(id=4, queue=full, messages=[Message(b"refused, too")]),
+        Put(id=5, queue=full, messages=[Message(b"patient")], wait_ms=60_000),
+    )
+    found = _answers(frames, 4)
+    assert {id for id, answer in found.items() if isinstance(answer, Failure)} == {3, 4}
+    frames.send(
+        Put(id=6, queue=other, messages=[X]),
+        Put(id=7, queue=unique("nowhere"), messages=[X]),
+        Put(id=8, queue=full, messages=[Message(b"patient, too")], wait_ms=60_000),
+    )
+    assert isinstance(_answers(frames, 2)[6], Answer)
+    for payload in (b"first", b"patient", b"patient, too"):
+        (delivered,) = frames.ask(Get(queue=full, count=1, auto_ack=True, wait_ms=10_000))["messages"]
+        assert delivered[3][0] == payload
+    wait_for(lambda: frames.ask(DescribeQueue(queue=dead)).get("ready", 0) >= 2, "the refused are dead letters")
+    got = frames.ask(Get(queue=dead, count=10))["messages"]
+    assert sorted(delivered[3][0] for delivered in got) == [b"refused", b"refused, too"]
 
 
 def test_many_puts_at_once_keep_their_order_and_tags(frames: Frames) -> None:

@@ -32,7 +32,7 @@ from waystation.broker.access.messaging.topics import TopicAccess
 from waystation.broker.access.messaging.transactions import TransactionAccess
 from waystation.broker.access.messaging.used import Used
 from waystation.cluster.placing import BY_DEFAULT, WantedReplicas
-from waystation.errors import DeletionDisabled, NotAllowed, QuotaExceeded, ResourceAlarm
+from waystation.errors import DeletionDisabled, NotAllowed, QuotaExceeded, ResourceAlarm, WaystationError
 from waystation.log.batches.batch import Header, read_header
 from waystation.log.log import Appended
 from waystation.message import Message, Run
@@ -52,7 +52,7 @@ from waystation.queues.looking import PEEKED_BYTES, read_entries
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
-from waystation.queues.shard.shard import PutEach, PutResult
+from waystation.queues.shard.shard import PutEach, PutOutcome, PutResult
 from waystation.routing.exchanges.exchange import ExchangeSettings
 from waystation.routing.namespace_names import Names, prefix_of
 from waystation.routing.resolving import Route
@@ -258,6 +258,27 @@ class Access:
         result = self._broker.queues.put(queue, messages)
         self.count(result.count, result.bytes)
         return result
+
+    def put_several(self, puts: Sequence[tuple[str, Sequence[Message]]]) -> list[PutOutcome]:
+        """Puts to several queues that came together, and what became of each, in order; one that is refused harms no
+        other. What a full queue refuses is no dead letter yet: `put` it again, unless it waits for room."""
+        outcomes: dict[int, PutOutcome] = {}
+        admitted: list[int] = []
+        for index, (queue, _) in enumerate(puts):
+            try:
+                self.admit_queue(queue)
+            except WaystationError as error:
+                outcomes[index] = error
+            else:
+                admitted.append(index)
+        if not admitted:
+            return list(outcomes.values())
+        for step in self._broker.queues.put_several([puts[index] for index in admitted]):
+            for at, outcome in step.items():
+                outcomes[admitted[at]] = outcome
+                if isinstance(outcome, PutResult):
+                    self.count(outcome.count, outcome.bytes)
+        return [outcomes[index] for index in range(len(puts))]
 
     async def put_durable(self, queue: str, messages: Sequence[Message], *, wait_ms: int = 0) -> PutAnswer:
         """The same, and waits: for room in a full queue, for so long, and until they are durable."""

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from waystation.errors import Full, StorageFailed, WaystationError
+from waystation.errors import Full, NotFound, StorageFailed, WaystationError
 from waystation.message import Message, Run
 from waystation.observe.events import event_logger
 from waystation.queues.backoff import RetryRule, retries
@@ -59,7 +59,13 @@ MAX_REFUSED_DEAD = 10_000
 BROKERS_OWN = "__"
 """Queues whose names begin so keep something for somebody else; what is put there is on its way."""
 
+MAX_TOGETHER = 64
+MAX_TOGETHER_BYTES = 64 * 1024
+"""Puts to several queues that share a batch: so many, or until their payloads are so much. A consumer whose message is
+not in memory reads the whole batch, and more of them hardly make it cheaper."""
+
 Producer = tuple[int, int]
+Block = tuple[Enqueue, list[Message]]
 
 
 class PutResult(msgspec.Struct, frozen=True, gc=False):
@@ -70,6 +76,10 @@ class PutResult(msgspec.Struct, frozen=True, gc=False):
     duplicates: list[int]  # indexes of messages that were left out
     receipt: Receipt
     bytes: int = 0  # of their payloads
+
+
+PutOutcome = PutResult | WaystationError
+"""What became of one of several puts."""
 
 
 class PutEach(NamedTuple):
@@ -84,6 +94,17 @@ class PutSame(NamedTuple):
 
     receipt: Receipt | None  # None: no queue took them
     left: list[Queue]  # these did not: the caller puts to each of them by itself
+
+
+class _Checked(NamedTuple):
+    """A publish that its queue can take."""
+
+    queue: Queue
+    messages: list[Message]  # without duplicates; there may be none left
+    sizes: list[int]
+    size: int
+    plain: bool
+    duplicates: list[int]
 
 
 class Shard(Upkeep):
@@ -120,6 +141,96 @@ class Shard(Upkeep):
     ) -> PutResult:
         """Writes messages to a queue. All of them (but duplicates), or none. `moved`: by the broker, whatever ids."""
         now_ms = self.world.clock.now_ms()
+        checked = self._check(queue, messages, now_ms, producer, moved=moved)
+        if not checked.messages:
+            return self._known_already(checked)
+        first = -1 if producer is not None else queue.newest + 1
+        blocks = _blocks_of(checked, first, now_ms, moved=moved)
+        written = self.log.write([block for block, _ in blocks], producer)
+        if producer is None:
+            waited = self._enter(queue, blocks, written.first)
+            self._admitted(queue, waited, now_ms)
+        else:
+            if queue.settings.dedup_window_ms and not moved:
+                ids = [message.id for message in checked.messages if message.id is not None]
+                self.open.note_ids(producer[0], queue.id, ids)
+            for offset, (block, content) in enumerate(blocks, written.first):
+                self.open.add(producer[0], offset, block)
+                self._remember(offset, block, content)
+        return self._was_put(checked, first, written.receipt, moved=moved)
+
+    def put_several(self, puts: Sequence[tuple[Queue, Sequence[Message]]]) -> list[PutOutcome]:
+        """Writes messages to several queues in one batch, and does to each queue what a `put` of its own would do. What
+        a queue refuses is told in its place and harms no other; it is not the queue's dead letter (`refuse`).
+
+        Returns what became of the first of them, as many as belong into one batch; the caller goes on with the others.
+        Where a queue comes again another batch begins, since that put has to find what the one before it has done.
+        """
+        now_ms = self.world.clock.now_ms()
+        outcomes: list[PutOutcome | None] = []
+        ready: list[tuple[int, _Checked]] = []
+        seen: set[Queue] = set()
+        size = 0
+        for index, (queue, messages) in enumerate(puts[:MAX_TOGETHER]):
+            if size >= MAX_TOGETHER_BYTES or queue in seen:
+                break
+            seen.add(queue)
+            outcomes.append(None)
+            try:
+                self._check_there(queue)
+                checked = self._check(queue, messages, now_ms)
+            except WaystationError as error:
+                outcomes[index] = error
+                continue
+            if checked.messages:
+                size += checked.size
+                ready.append((index, checked))
+            else:
+                outcomes[index] = self._known_already(checked)
+        self._put_ready(ready, outcomes, now_ms)
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _put_ready(self, ready: Sequence[tuple[int, _Checked]], outcomes: list[PutOutcome | None], now_ms: int) -> None:
+        """Writes and enters puts that were all checked, and notes for each what became of it."""
+        cut: list[tuple[int, _Checked, list[Block]]] = []
+        for index, checked in ready:
+            try:
+                cut.append((index, checked, _blocks_of(checked, checked.queue.newest + 1, now_ms)))
+            except WaystationError as error:
+                outcomes[index] = error
+        if not cut:
+            return
+        try:
+            written = self.log.write([block for _, _, blocks in cut for block, _ in blocks])
+        except WaystationError as error:
+            for index, _, _ in cut:
+                outcomes[index] = error
+            return
+        offset = written.first
+        waiting: list[int] = []
+        for _, checked, blocks in cut:
+            waiting.append(self._enter(checked.queue, blocks, offset))
+            offset += len(blocks)
+        for (index, checked, blocks), waited in zip(cut, waiting, strict=True):
+            self._admitted(checked.queue, waited, now_ms)
+            outcomes[index] = self._was_put(checked, blocks[0][0].first, written.receipt)
+
+    def _check_there(self, queue: Queue) -> None:
+        """Of a queue that was found a while ago: it may have been deleted since, or another broker may lead it."""
+        if self.queues.get(queue.id) is not queue:
+            self.log.check_led()
+            raise NotFound(f"queue {queue.name!r} was deleted")
+
+    def _check(
+        self,
+        queue: Queue,
+        messages: Sequence[Message],
+        now_ms: int,
+        producer: Producer | None = None,
+        *,
+        moved: bool = False,
+    ) -> _Checked:
+        """What of a publish is to be written; raises unless the queue can take it."""
         sizes, plain = check_all(messages, self.max_message_bytes)
         wanted: list[Message] = list(messages)
         duplicates: list[int] = []
@@ -127,32 +238,33 @@ class Shard(Upkeep):
             self.forget_old_ids(queue, FORGET_IDS + 2 * len(wanted))
             pending = self.open.ids(producer[0], queue.id) if producer is not None else ()
             wanted, sizes, duplicates = leave_out_seen(queue, messages, sizes, now_ms, pending)
-            if not wanted:
-                # They are kept when the first of their ids is, which may not be yet.
-                return PutResult(
-                    queue.newest + 1, 0, duplicates, Receipt(self.log.partition, self.log.partition.end_offset)
-                )
         size = sum(sizes)
-        self._check_room(queue, len(wanted), size)
-        first = -1 if producer is not None else queue.newest + 1
-        blocks = make_blocks(queue, wanted, sizes, first, now_ms, plain=plain, moved=moved)
-        written = self.log.write([block for block, _ in blocks], producer)
+        if wanted:
+            self._check_room(queue, len(wanted), size)
+        return _Checked(queue, wanted, sizes, size, plain, duplicates)
+
+    def _known_already(self, checked: _Checked) -> PutResult:
+        """Nothing had to be written. They are durable when the first of their ids is, which may not be yet."""
+        receipt = Receipt(self.log.partition, self.log.partition.end_offset)
+        return PutResult(checked.queue.newest + 1, 0, checked.duplicates, receipt)
+
+    def _enter(self, queue: Queue, blocks: Sequence[Block], offset: int) -> int:
+        """Applies in memory a publish that was written from `offset` on; returns how many were ready before it."""
         waited = queue.ledger.ready if queue.ledger is not None else 0
-        if producer is None:
-            self.note_use(queue)
-            self._take_in(queue, blocks, written.first, now_ms)
-            queue.put += len(wanted)
-            self._admitted(queue, waited, now_ms)
-        else:
-            if queue.settings.dedup_window_ms and not moved:
-                ids = [message.id for message in wanted if message.id is not None]
-                self.open.note_ids(producer[0], queue.id, ids)
-            for offset, (block, content) in enumerate(blocks, written.first):
-                self.open.add(producer[0], offset, block)
-                self._remember(offset, block, content)
+        self.note_use(queue)
+        self._take_in(queue, blocks, offset)
+        queue.put += sum([block.count for block, _ in blocks])
+        return waited
+
+    def _was_put(self, checked: _Checked, first: int, receipt: Receipt, *, moved: bool = False) -> PutResult:
+        self._trace_put(checked.queue, checked.messages, first, receipt, own=moved)
+        return PutResult(first, len(checked.messages), checked.duplicates, receipt, checked.size)
+
+    def _trace_put(
+        self, queue: Queue, messages: Sequence[Message], first: int, receipt: Receipt, *, own: bool = False
+    ) -> None:
         if self.tracing is not None and not queue.name.startswith(BROKERS_OWN):
-            self.tracing.put(queue.name, wanted, first, *written.receipt, own=moved)
-        return PutResult(first, len(wanted), duplicates, written.receipt, size)
+            self.tracing.put(queue.name, messages, first, *receipt, own=own)
 
     def put_same(
         self, queues: Sequence[Queue], messages: Sequence[Message], producer: Producer | None = None
@@ -187,8 +299,7 @@ class Shard(Upkeep):
             else:
                 for offset, part in enumerate(parts, written.first):
                     self.open.add(producer[0], offset, part)
-            if self.tracing is not None and not queue.name.startswith(BROKERS_OWN):
-                self.tracing.put(queue.name, messages, first, *written.receipt, own=False)
+            self._trace_put(queue, messages, first, written.receipt)
         return PutSame(written.receipt, left)
 
     def _takes_all(self, queue: Queue, count: int, size: int) -> bool:
@@ -259,12 +370,12 @@ class Shard(Upkeep):
             )
             return
         self.note_use(queue)
-        self._take_in(queue, blocks, written.first, now_ms)
+        self._take_in(queue, blocks, written.first)
         for entry in entries_of(runs):
             queue.open_ledger().take_out(entry)
         self._buried(queue, runs, OVERFLOW, None, now_ms)
 
-    def _take_in(self, queue: Queue, blocks: Sequence[tuple[Enqueue, list[Message]]], offset: int, now_ms: int) -> None:
+    def _take_in(self, queue: Queue, blocks: Sequence[Block], offset: int) -> None:
         """Blocks that were written from `offset` on."""
         if self.unreplicated is not None:
             self.unreplicated.hide(queue, blocks[0][0].first)
@@ -302,7 +413,7 @@ class Shard(Upkeep):
         """Puts messages to queues of this shard and ends entries that died in another one of it, in one batch: all of
         that survives a crash, or nothing. Raises Full."""
         now_ms = self.world.clock.now_ms()
-        moved: list[tuple[Queue, list[tuple[Enqueue, list[Message]]]]] = []
+        moved: list[tuple[Queue, list[Block]]] = []
         for target, messages in letters.items():
             sizes, plain = check_all(messages, self.max_message_bytes)
             self._check_room(target, len(sizes), sum(sizes))
@@ -312,11 +423,8 @@ class Shard(Upkeep):
         written = self.log.write([*commands, Done(queue.id, list(runs))])
         offset = written.first
         for target, blocks in moved:
-            waited = target.ledger.ready if target.ledger is not None else 0
-            self.note_use(target)
-            self._take_in(target, blocks, offset, now_ms)
+            waited = self._enter(target, blocks, offset)
             offset += len(blocks)
-            target.put += len(letters[target])
             if self.tracing is not None:
                 self.tracing.put(target.name, letters[target], blocks[0][0].first, *written.receipt, own=True)
             self._admitted(target, waited, now_ms)
@@ -556,6 +664,10 @@ class Shard(Upkeep):
                 else:
                     self.give_back(queue, command.runs)
         return touched.values()
+
+
+def _blocks_of(checked: _Checked, first: int, now_ms: int, *, moved: bool = False) -> list[Block]:
+    return make_blocks(checked.queue, checked.messages, checked.sizes, first, now_ms, plain=checked.plain, moved=moved)
 
 
 def _payload_size(message: Message) -> int:

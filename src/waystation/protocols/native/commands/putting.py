@@ -1,8 +1,9 @@
-"""Puts: neighbours in one read of the socket that go to one queue become one call of the broker.
+"""Puts: neighbours in one read of the socket become one call of the broker, which writes those to queues of one shard
+together.
 
-Each is answered separately, and if they cannot be taken together they are tried one by one, so a bad one spoils no
-other. One that waits for room keeps the later ones for its queue behind it. When one of a series is refused, so are
-those of the series that come behind it (`refused_series.py`).
+Each is answered separately. Those to one queue are tried as one put first, and one by one if it cannot take all of
+them, so a bad one spoils no other. One that waits for room keeps the later ones for its queue behind it. When one of a
+series is refused, so are those of the series that come behind it (`refused_series.py`).
 """
 
 from __future__ import annotations
@@ -10,70 +11,108 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from waystation.broker.access.types import PutResult
 from waystation.errors import Full, WaystationError
 from waystation.message import size_of_all
 from waystation.protocol import AnyCommand, Put, PutAnswer
 from waystation.protocols.native.commands.durability import Durability, kept
 
 if TYPE_CHECKING:
-    from waystation.broker.access.types import PutResult
+    from waystation.broker.access.types import Receipt
     from waystation.protocols.native.session import NativeSession
 
 
 def puts_together(commands: Sequence[AnyCommand], at: int) -> int:
-    """The index behind the puts from `at` on that go to one queue."""
+    """The index behind the puts from `at` on that go to queues, and in no transaction. A series is in one queue: where
+    it goes on in another one, what is refused there depends on what becomes of those before."""
     first = commands[at]
     behind = at + 1
     if type(first) is not Put or first.tx:
         return behind
+    series = {first.series: first.queue} if first.series else {}
     while behind < len(commands):
         command = commands[behind]
-        if type(command) is not Put or command.queue != first.queue or command.tx:
+        if type(command) is not Put or command.tx:
+            break
+        if command.series and series.setdefault(command.series, command.queue) != command.queue:
             break
         behind += 1
     return behind
 
 
 def put(session: NativeSession, commands: Sequence[Put]) -> None:
-    """Puts for one queue, in their order."""
-    queue = commands[0].queue
+    """Puts that came together. Those for one queue keep their order."""
     if commands[0].tx:
         _put_in_transaction(session, commands[0])
-    elif ("queue", queue) in session.turns:
-        for command in commands:
-            _put_in_turn(session, command)
-    elif len(commands) == 1:
-        _put_one(session, commands[0])
-    elif session.refused_series and any(command.series in session.refused_series for command in commands):
-        for command in commands:
+        return
+    by_queue: dict[str, list[Put]] = {}
+    for command in commands:
+        by_queue.setdefault(command.queue, []).append(command)
+    together: list[list[Put]] = []
+    alone: list[list[Put]] = []
+    for queue, own in by_queue.items():
+        (alone if ("queue", queue) in session.turns or _is_refused(session, own) else together).append(own)
+    if len(together) == 1 and len(together[0]) == 1:
+        _put_one(session, together[0][0])
+    elif together:
+        _put_several(session, together)
+    for own in alone:
+        for command in own:
             _put_one(session, command)
-    else:
-        messages = [message for command in commands for message in command.messages]
-        try:
-            result = session.access.put(queue, messages)
-        except WaystationError:
-            for command in commands:
-                put(session, (command,))
+
+
+def _is_refused(session: NativeSession, commands: Sequence[Put]) -> bool:
+    """Whether it is known of some of these that they will be: the others have to be told apart from them."""
+    refused = session.refused_series
+    return any(not command.messages or (refused and command.series in refused) for command in commands)
+
+
+def _put_several(session: NativeSession, together: Sequence[list[Put]]) -> None:
+    """Puts by queue: each queue's are one put."""
+    outcomes = session.access.put_several(
+        [(own[0].queue, [message for command in own for message in command.messages]) for own in together]
+    )
+    durable: dict[Receipt, list[Durability]] = {}
+    for own, outcome in zip(together, outcomes, strict=True):
+        if isinstance(outcome, PutResult):
+            durable.setdefault(outcome.receipt, []).extend(answers_of(own, outcome))
+        elif len(own) == 1 and not isinstance(outcome, Full):
+            _refuse(session, own[0], outcome)
         else:
-            kept(session, result.receipt, answers_of(commands, result))
+            for command in own:
+                _put_one(session, command)
+    for receipt, answers in durable.items():
+        kept(session, receipt, answers)
 
 
 def _put_one(session: NativeSession, command: Put) -> None:
+    if ("queue", command.queue) in session.turns:
+        _put_in_turn(session, command)
+        return
     try:
         session.refused_series.check(command.series)
-        result = session.access.put(command.queue, command.messages)
-    except Full as error:
-        if command.wait_ms > 0:
+        result = session.access.put(command.queue, command.messages) if command.wait_ms <= 0 else _try(session, command)
+    except WaystationError as error:
+        if isinstance(error, Full) and command.wait_ms > 0:
             _put_in_turn(session, command)
         else:
-            session.refused_series.note(command.series, error)
-            session.fail(command.id, error)
-    except WaystationError as error:
-        session.refused_series.note(command.series, error)
-        session.fail(command.id, error)
+            _refuse(session, command, error)
     else:
         answer = PutAnswer(result.first, result.count, result.duplicates)
         kept(session, result.receipt, [(command.id, answer)])
+
+
+def _try(session: NativeSession, command: Put) -> PutResult:
+    """What waits for room if there is none is no dead letter before it has waited in vain."""
+    (outcome,) = session.access.put_several([(command.queue, command.messages)])
+    if isinstance(outcome, WaystationError):
+        raise outcome
+    return outcome
+
+
+def _refuse(session: NativeSession, command: Put, error: WaystationError) -> None:
+    session.refused_series.note(command.series, error)
+    session.fail(command.id, error)
 
 
 def _put_in_turn(session: NativeSession, command: Put) -> None:
