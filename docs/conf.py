@@ -71,6 +71,7 @@ SECTIONS = (
         (
             "operations/running-as-a-service",
             "operations/configuration",
+            "operations/listeners",
             "operations/monitoring",
             "operations/tracing",
             "operations/troubleshooting",

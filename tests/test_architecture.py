@@ -283,7 +283,7 @@ from waystation.station import Station
 words = ["serve", "--data", sys.argv[1], "--kafka", "127.0.0.1:0", "--amqp", "127.0.0.1:0", "--http", "127.0.0.1:0"]
 plan = make_plan(build_parser(words).parse_args(words))
 async def live():
-    station = Station(plan.data, plan.settings, kafka=plan.kafka, amqp=plan.amqp, http=plan.http)
+    station = Station(plan.data, plan.settings, plan.listeners)
     await station.start()
     print(*sorted(set(sys.modules) - before))
     print(*sorted({

@@ -239,11 +239,11 @@ FIXED: dict[str, tuple[Row, ...]] = {
 """Shown with their defaults, and accepted with those only: by the reason why."""
 
 TOLD: dict[str, str] = {
-    "advertised.listeners": "clients are told the address that they have reached; use --kafka HOST:PORT",
-    "controller.listener.names": "there is one broker, which listens where --kafka says",
-    "inter.broker.listener.name": "there is one broker, which listens where --kafka says",
-    "listener.security.protocol.map": "there is one Kafka listener; tls.* says whether it is encrypted",
-    "listeners": "use --kafka HOST:PORT, or `kafka` in the config file",
+    "advertised.listeners": "use --kafka HOST:PORT?advertised=HOST:PORT, or [listeners.NAME] in the config file",
+    "controller.listener.names": "there is no controller; use --node-listener NAME for how nodes reach each other",
+    "inter.broker.listener.name": "use --node-listener NAME, or `node-listener` in the config file",
+    "listener.security.protocol.map": "use tls and auth-required of [listeners.NAME] in the config file",
+    "listeners": "use --kafka HOST:PORT and --listeners NAME=kafka://HOST:PORT, or [listeners.NAME] in the config file",
     "log.dir": "use --data DIR, or `data` in the config file",
     "log.dirs": "use --data DIR, or `data` in the config file",
     "log.retention.hours": "use log.retention.ms",

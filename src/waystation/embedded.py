@@ -18,7 +18,7 @@ from waystation.client.links.local_link import OpenSession, local_dial
 from waystation.client.links.loops import close_at_exit, loop_factory
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid, InvalidSetting, Unavailable, WaystationError
-from waystation.station import Station
+from waystation.station import Station, plans_of
 
 if TYPE_CHECKING:
     from waystation.client.links.link import Dial
@@ -51,9 +51,11 @@ class BrokerThread:
         station = Station(
             self.data,
             BrokerSettings(values),
-            kafka=_door_address("kafka", kafka),
-            amqp=_door_address("amqp", amqp),
-            http=_door_address("http", http),
+            plans_of(
+                kafka=_door_address("kafka", kafka),
+                amqp=_door_address("amqp", amqp),
+                http=_door_address("http", http),
+            ),
         )
         self._start(station)
 

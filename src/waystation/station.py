@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from waystation.client.links.address import Address
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid, Unavailable
+from waystation.security.entrance import Entrance, ListenerTerms
 from waystation.world.memory_disk import MEMORY
 
 if TYPE_CHECKING:
@@ -22,10 +25,8 @@ if TYPE_CHECKING:
     from waystation.broker.open import ClusterPlan
     from waystation.cluster.decisions.state import Address as NodeAddress
     from waystation.pipeline_runner import FolderRunner
-    from waystation.protocols.amqp.server import AmqpListener
     from waystation.protocols.budget import Budgets
     from waystation.protocols.front import Front
-    from waystation.protocols.http.server import HttpListener
     from waystation.protocols.management.api import Management
     from waystation.protocols.native.server import NativeListener
     from waystation.security.tls import Tls
@@ -37,12 +38,33 @@ AMQP_PORT = 5672
 AMQPS_PORT = 5671
 HTTP_PORT = 8080
 
+SPELLED = {"kafka": "Kafka", "amqp": "AMQP", "amqps": "AMQPS", "http": "HTTP"}
 TLS_CHECK_S = 5.0
 """Between two looks whether the files of the certificates have changed."""
 
 
 class AddressTaken(Unavailable):
     """A listener cannot listen where it was told to."""
+
+
+class ListenerPlan(msgspec.Struct, frozen=True):
+    """One address at which a protocol is to be spoken."""
+
+    protocol: str
+    """kafka (and the native protocol), amqp or http."""
+    address: Address
+    tls: str = ""
+    """`on`, `off` or `both`, told apart by the first byte; empty: as the settings say."""
+    terms: ListenerTerms = ListenerTerms("kafka")
+
+
+def plans_of(**addresses: Address | None) -> tuple[ListenerPlan, ...]:
+    """Listeners with nothing but an address, by protocol; None: that protocol is not spoken."""
+    return tuple(
+        ListenerPlan(name, address, terms=ListenerTerms(name))
+        for name, address in addresses.items()
+        if address is not None
+    )
 
 
 class Station:
@@ -52,11 +74,8 @@ class Station:
         self,
         data: str,
         settings: BrokerSettings,
+        listeners: Iterable[ListenerPlan],
         *,
-        kafka: Address | None,
-        amqp: Address | None = None,
-        amqps: Address | None = None,
-        http: Address | None = None,
         pipelines: str | None = None,
         world: World | None = None,
         cluster: ClusterPlan | None = None,
@@ -70,22 +89,17 @@ class Station:
         stop."""
         self._world = world
         self._settings = settings
-        self._kafka = kafka
-        self._amqp = amqp
-        self._amqps = amqps
-        self._http = http
+        self._plans = tuple(listeners)
         self._insecure = insecure  # other machines may reach a broker that asks nobody who they are
         self._tls: Tls | None = None
         self._tls_watch: asyncio.Task[None] | None = None
         self._pipelines = pipelines
         self._runner: FolderRunner | None = None
         self._broker: Broker | None = None
-        self._front: Front | None = None
-        self._amqp_door: AmqpListener | None = None
-        self._amqps_door: AmqpListener | None = None
-        self._http_door: HttpListener | None = None
+        self._listeners: list[OpenListener] = []
         self.native: NativeListener | None = None  # also the way in for clients in this process
         self.addresses: dict[str, str] = {}
+        """Where it listens, by the names of the listeners."""
 
     async def start(self) -> None:
         """Opens the data folder, then the listeners: whoever can connect can be served."""
@@ -107,45 +121,46 @@ class Station:
             if self._broker.member is not None:
                 self._broker.member.membership.on_fenced = self.on_fenced
         self._broker.pipeline_runner = self._runner
-        if not self._insecure and any(address is not None and not address.loopback for address in self._all):
+        if not self._insecure and any(not plan.address.loopback for plan in self._plans):
             self._broker.authenticator.seal()
         budgets = Budgets(self._broker.settings, self._broker.world.clock)
         self.native = NativeListener(self._broker, budgets)
         try:
-            if self._kafka is not None:
-                self._front = _front(self._broker, budgets, self.native, self._kafka, self._tls)
-                self.addresses["kafka"] = str(await _listen(self._front, self._kafka, "Kafka"))
-            if self._amqp is not None:
-                from waystation.protocols.amqp.server import AmqpListener
-
-                self._amqp_door = AmqpListener(self._broker, budgets, self._amqp.host, self._amqp.port, self._tls)
-                self.addresses["amqp"] = str(await _listen(self._amqp_door, self._amqp, "AMQP"))
-            if self._amqps is not None and self._tls is not None:
-                from waystation.protocols.amqp.server import AmqpListener
-                from waystation.security.tls import TlsOnly
-
-                self._amqps_door = AmqpListener(
-                    self._broker, budgets, self._amqps.host, self._amqps.port, TlsOnly(self._tls)
-                )
-                self.addresses["amqps"] = str(await _listen(self._amqps_door, self._amqps, "AMQPS"))
-            if self._http is not None:
-                from waystation.protocols.http.server import HttpListener
-
-                mounts = {"/api/": partial(_management, self._broker)}
-                self._http_door = HttpListener(
-                    self._broker, budgets, self._http.host, self._http.port, mounts, self._tls
-                )
-                self.addresses["http"] = str(await _listen(self._http_door, self._http, "HTTP"))
-            await self._broker.join(_told(self.addresses))
+            told: dict[str, NodeAddress] = {}
+            for plan in self._plans:
+                listener = self._listener(self._broker, budgets, self.native, plan)
+                self._listeners.append(listener)
+                found = await _listen(listener, plan)
+                self.addresses[plan.terms.name] = str(found)
+                told[plan.terms.name] = _told(plan.terms, found)
+            await self._broker.join(told)
         except BaseException:
             await self.stop()
             raise
         if self._tls is not None:
             self._tls_watch = asyncio.get_running_loop().create_task(self._watch_tls(self._tls, self._broker))
 
-    @property
-    def _all(self) -> tuple[Address | None, ...]:
-        return self._kafka, self._amqp, self._amqps, self._http
+    def _listener(self, broker: Broker, budgets: Budgets, native: NativeListener, plan: ListenerPlan) -> OpenListener:
+        entrance, encryption = Entrance(broker.authenticator, plan.terms), self._encryption(plan)
+        if plan.protocol == "kafka":
+            return _front(broker, budgets, native, entrance, plan.address, encryption)
+        if plan.protocol == "amqp":
+            from waystation.protocols.amqp.server import AmqpListener
+
+            return AmqpListener(broker, budgets, entrance, plan.address.host, plan.address.port, encryption)
+        from waystation.protocols.http.server import HttpListener
+
+        mounts = {"/api/": partial(_management, broker)}
+        return HttpListener(broker, budgets, entrance, plan.address.host, plan.address.port, mounts, encryption)
+
+    def _encryption(self, plan: ListenerPlan) -> Encryption | None:
+        if self._tls is None or plan.tls == "off":
+            return None
+        if not plan.tls:
+            return self._tls
+        from waystation.security.tls import TlsOfListener
+
+        return TlsOfListener(self._tls, plain=plan.tls == "both")
 
     def _load_tls(self) -> None:
         """Before the data folder is touched: a certificate that cannot be used is a mistake of whoever starts it."""
@@ -153,8 +168,11 @@ class Station:
             from waystation.security.tls import tls_of
 
             self._tls = tls_of(self._settings)
-        if self._amqps is not None and self._tls is None:
-            raise Invalid(f"amqps={self._amqps}: it needs a certificate; set tls.certificate and tls.key")
+        for plan in self._plans:
+            if self._tls is None and plan.tls in ("on", "both"):
+                raise Invalid(
+                    f"listener {plan.terms.name!r} needs a certificate for TLS; set tls.certificate and tls.key"
+                )
 
     @property
     def tls(self) -> Tls | None:
@@ -184,13 +202,11 @@ class Station:
         if watch is not None:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
-        found = (self._front, self._amqp_door, self._amqps_door, self._http_door)
-        doors = [door for door in found if door is not None]
-        self._front = self._amqp_door = self._amqps_door = self._http_door = None
+        listeners, self._listeners = self._listeners, []
         broker, self._broker = self._broker, None
         try:
-            for door in doors:
-                await door.stop()
+            for listener in listeners:
+                await listener.stop()
         finally:
             if broker is not None:
                 await broker.stop()
@@ -201,38 +217,46 @@ class Station:
         return None if address is None else address.replace("0.0.0.0:", "127.0.0.1:").replace("[::]:", "[::1]:")
 
 
-def _told(addresses: Mapping[str, str]) -> dict[str, NodeAddress]:
-    """Where a node listens, as other nodes are told."""
+class OpenListener(Protocol):
+    """A listener of any protocol."""
+
+    async def start(self) -> tuple[str, int]:
+        """Listens; returns the address, with the port that was taken where 0 was asked for."""
+
+    async def stop(self) -> None:
+        """Closes it and every connection."""
+
+
+def _told(terms: ListenerTerms, listening: Address) -> NodeAddress:
+    """Where a node can be reached, as other nodes are told."""
     from waystation.cluster.decisions.state import Address as NodeAddress
 
-    found: dict[str, NodeAddress] = {}
-    for name, text in addresses.items():
-        host, _, port = text.rpartition(":")
-        found[name] = NodeAddress(host.strip("[]"), int(port))
-    return found
+    return NodeAddress(terms.advertised_host or listening.host, terms.advertised_port or listening.port)
 
 
 def _front(
-    broker: Broker, budgets: Budgets, native: NativeListener, address: Address, encryption: Encryption | None
+    broker: Broker,
+    budgets: Budgets,
+    native: NativeListener,
+    entrance: Entrance,
+    address: Address,
+    encryption: Encryption | None,
 ) -> Front:
-    """The port that Kafka and the native protocol share."""
+    """A port that Kafka and the native protocol share."""
     from waystation.protocols.front import Front
     from waystation.protocols.kafka.server import KafkaListener
 
-    kafka = KafkaListener(broker, budgets)
-    clock = broker.world.clock
-    enter = broker.admission.gate("kafka").enter
-    welcomes = native.by_first_byte
+    kafka = KafkaListener(broker, budgets, entrance)
     return Front(
         address.host,
         address.port,
         broker.settings,
-        clock,
-        enter,
+        broker.world.clock,
+        broker.admission.gate("kafka").enter,
         kafka.connection,
-        welcomes,
+        native.by_first_byte(entrance),
         encryption,
-        lambda: broker.authenticator.required,
+        lambda: entrance.required,
     )
 
 
@@ -243,13 +267,14 @@ def _management(broker: Broker) -> Management:
     return Management(broker)
 
 
-async def _listen(door: Front | AmqpListener | HttpListener, wanted: Address, name: str) -> Address:
+async def _listen(listener: OpenListener, plan: ListenerPlan) -> Address:
     try:
-        host, port = await door.start()
+        host, port = await listener.start()
     except OSError as error:
+        name = plan.terms.name
+        what = f"the {SPELLED[name]} protocol" if name in SPELLED else f"listener {name!r}"
         raise AddressTaken(
-            f"the {name} protocol cannot listen at {wanted}: {_why(error)};"
-            " choose another address (port 0 takes a free one)"
+            f"{what} cannot listen at {plan.address}: {_why(error)}; choose another address (port 0 takes a free one)"
         ) from None
     return Address(host, port)
 

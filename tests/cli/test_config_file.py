@@ -15,6 +15,8 @@ from waystation.cli.server.serve import Plan, make_plan
 from waystation.client.links.address import Address
 from waystation.config import BROKER_SETTINGS
 from waystation.errors import Invalid, InvalidSetting
+from waystation.security.entrance import ListenerTerms
+from waystation.station import ListenerPlan
 
 
 def plan(*words: str, **environment: str) -> Plan:
@@ -127,7 +129,7 @@ def test_a_config_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_the_defaults_are_loopback_and_a_folder_here() -> None:
     made = plan()
-    assert made.kafka == Address("127.0.0.1", 9092)
+    assert made.address("kafka") == Address("127.0.0.1", 9092)
     assert made.data == "./waystation-data"
     assert made.log_level == "info"
 
@@ -136,7 +138,7 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     text = 'kafka = "127.0.0.1:1"\nlog-level = "error"\n[broker]\nnum.partitions = 3\nlog.retention.ms = 4'
     path = written(tmp_path, text)
     made = plan("--config", path, "--kafka", "localhost:2", "--set", "num.partitions=5")
-    assert made.kafka == Address("localhost", 2)
+    assert made.address("kafka") == Address("localhost", 2)
     assert made.settings.integer("num.partitions") == 5
     assert made.settings.integer("log.retention.ms") == 4
     assert made.log_level == "error"
@@ -144,21 +146,21 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
 
 def test_a_door_can_be_off() -> None:
     made = plan("--kafka", "off", "--amqp", "off", "--http", "off")
-    assert (made.kafka, made.amqp, made.http) == (None, None, None)
+    assert (made.address("kafka"), made.address("amqp"), made.address("http")) == (None, None, None)
 
 
 def test_the_http_door_has_its_port_and_may_have_another(tmp_path: Path) -> None:
-    assert plan().http == Address("127.0.0.1", 8080)
+    assert plan().address("http") == Address("127.0.0.1", 8080)
     path = written(tmp_path, 'http = "localhost:8081"')
-    assert plan("--config", path).http == Address("localhost", 8081)
-    assert plan("--config", path, "--http", "localhost").http == Address("localhost", 8080)
+    assert plan("--config", path).address("http") == Address("localhost", 8081)
+    assert plan("--config", path, "--http", "localhost").address("http") == Address("localhost", 8080)
 
 
 def test_the_amqp_door_has_its_port_and_may_have_another(tmp_path: Path) -> None:
-    assert plan().amqp == Address("127.0.0.1", 5672)
+    assert plan().address("amqp") == Address("127.0.0.1", 5672)
     path = written(tmp_path, 'amqp = "localhost:5673"')
-    assert plan("--config", path).amqp == Address("localhost", 5673)
-    assert plan("--config", path, "--amqp", "localhost").amqp == Address("localhost", 5672)
+    assert plan("--config", path).address("amqp") == Address("localhost", 5673)
+    assert plan("--config", path, "--amqp", "localhost").address("amqp") == Address("localhost", 5672)
 
 
 def test_an_address_of_the_file_may_be_allowed_or_replaced_from_elsewhere(tmp_path: Path) -> None:
@@ -168,10 +170,10 @@ def test_an_address_of_the_file_may_be_allowed_or_replaced_from_elsewhere(tmp_pa
     (mistake,) = check_config(path).mistakes
     assert (mistake.line, "insecure = true" in mistake.text) == (1, True)
     everywhere = Address("0.0.0.0", 8080)
-    assert plan("--config", path, "--insecure").http == everywhere
-    assert plan("--config", path, WAYSTATION_INSECURE="yes").http == everywhere
-    assert plan("--config", path, WAYSTATION_HTTP="127.0.0.1:1").http == Address("127.0.0.1", 1)
-    assert plan("--config", path, "--http", "off").http is None
+    assert plan("--config", path, "--insecure").address("http") == everywhere
+    assert plan("--config", path, WAYSTATION_INSECURE="yes").address("http") == everywhere
+    assert plan("--config", path, WAYSTATION_HTTP="127.0.0.1:1").address("http") == Address("127.0.0.1", 1)
+    assert plan("--config", path, "--http", "off").address("http") is None
 
 
 def test_an_empty_variable_does_not_turn_off_what_the_file_asks_for(tmp_path: Path) -> None:
@@ -185,8 +187,8 @@ def test_an_empty_variable_does_not_turn_off_what_the_file_asks_for(tmp_path: Pa
 def test_other_machines_are_kept_out_unless_told_otherwise(host: str) -> None:
     for door in ("kafka", "http"):
         with pytest.raises(Invalid, match=f"--{door} .*--insecure"):
-            plan(f"--{door}", f"{host}:9092")
-        assert getattr(plan(f"--{door}", f"{host}:9092", "--insecure"), door) is not None
+            plan(f"--{door}", f"{host}:9095")
+        assert plan(f"--{door}", f"{host}:9095", "--insecure").address(door) is not None
 
 
 def test_a_setting_that_does_not_exist_is_refused() -> None:
@@ -216,7 +218,12 @@ def test_the_environment_wins_over_the_file_and_flags_over_the_environment(tmp_p
         WAYSTATION_SERVER="127.0.0.1:9",
         PATH="/bin",
     )
-    assert (made.data, made.kafka, made.log_level, made.log_format) == ("b", Address("localhost", 2), "error", "json")
+    assert (made.data, made.address("kafka"), made.log_level, made.log_format) == (
+        "b",
+        Address("localhost", 2),
+        "error",
+        "json",
+    )
     names = ("num.partitions", "log.retention.ms", "waystation.flush", "log.retention.bytes")
     assert [(str(made.settings[name]), made.settings.source(name)) for name in names] == [
         ("5", "flag"),
@@ -238,7 +245,7 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "means"), [("true", True), ("1", True), ("Yes", True), ("off", False), ("0", False)])
 def test_insecure_by_the_environment(text: str, means: bool) -> None:
     if means:
-        assert plan(WAYSTATION_INSECURE=text, WAYSTATION_HTTP="0.0.0.0:1").http == Address("0.0.0.0", 1)
+        assert plan(WAYSTATION_INSECURE=text, WAYSTATION_HTTP="0.0.0.0:1").address("http") == Address("0.0.0.0", 1)
         return
     with pytest.raises(Invalid, match=r"WAYSTATION_HTTP=0\.0\.0\.0:1 .*--insecure"):
         plan(WAYSTATION_INSECURE=text, WAYSTATION_HTTP="0.0.0.0:1")
@@ -276,3 +283,134 @@ def test_every_option_is_a_flag_a_variable_and_a_key() -> None:
     words = vars(build_parser(["serve"]).parse_args(["serve"]))
     assert all(name.replace("-", "_") in words for name in OPTIONS)
     assert {option.variable for option in OPTIONS.values()} >= {"WAYSTATION_DATA", "WAYSTATION_LOG_FORMAT"}
+
+
+# -- listeners ---------------------------------------------------------------------------------------------------------
+
+
+def listeners_of(made: Plan) -> dict[str, ListenerPlan]:
+    return {one.terms.name: one for one in made.listeners}
+
+
+def test_further_listeners_are_tables_of_the_file(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+kafka = "127.0.0.1:9092"
+[listeners.external]
+protocol = "kafka"
+address = "127.0.0.1:9093"
+advertised = "broker.example.com:19093"
+tls = "on"
+auth-required = true
+mechanisms = ["SCRAM-SHA-512", "PLAIN"]
+[listeners.http]
+address = "[::1]:8081"
+advertised = "[2001:db8::1]"
+""",
+    )
+    assert check_config(path).mistakes == []
+    found = listeners_of(plan("--config", path))
+    assert list(found) == ["kafka", "amqp", "http", "external"]
+    assert found["external"] == ListenerPlan(
+        "kafka",
+        Address("127.0.0.1", 9093),
+        "on",
+        ListenerTerms("external", "broker.example.com", 19093, True, ("SCRAM-SHA-512", "PLAIN")),
+    )
+    assert found["http"] == ListenerPlan("http", Address("::1", 8081), terms=ListenerTerms("http", "2001:db8::1", 0))
+
+
+def test_a_listener_can_be_told_in_one_line_everywhere_and_flags_win_by_name(tmp_path: Path) -> None:
+    path = written(tmp_path, 'listeners = "one=kafka://127.0.0.1:1 two=kafka://127.0.0.1:2 three=http://127.0.0.1:3"')
+    made = plan(
+        "--config", path, "--listeners", "two=off", "--kafka", "127.0.0.1:9?advertised=example.org",
+        WAYSTATION_LISTENERS="one=amqp://localhost:4?tls=off  two=http://127.0.0.1:5",
+    )  # fmt: skip
+    found = listeners_of(made)
+    assert {name: (one.protocol, one.address.port) for name, one in found.items() if name not in ("amqp", "http")} == {
+        "kafka": ("kafka", 9),
+        "one": ("amqp", 4),
+        "three": ("http", 3),
+    }
+    assert (found["kafka"].terms.advertised_host, found["one"].tls) == ("example.org", "off")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("external", "write NAME=PROTOCOL"),
+        ("external=127.0.0.1:1", "say what it speaks, like kafka://127.0.0.1:1"),
+        ("external=kafak://127.0.0.1:1", "no protocol 'kafak'; did you mean kafka?"),
+        ("9=kafka://127.0.0.1:1", "a name begins with a-z"),
+        ("a=kafka://127.0.0.1:1 a=kafka://127.0.0.1:2", "listener 'a' is there twice"),
+        ("a=kafka://127.0.0.1:1 b=http://127.0.0.1:1", "'a' and 'b' would both listen at port 1"),
+        ("a=http://127.0.0.1:9092", "'kafka' and 'a' would both listen at port 9092"),
+        ("a=kafka://0.0.0.0:8080?auth-required=true", "'http' and 'a' would both listen"),
+        ("a=kafka://127.0.0.1:1?advertise=x", "no 'advertise'; .*did you mean advertised"),
+        ("a=kafka://127.0.0.1:1?advertised=0.0.0.0", "clients cannot connect to that"),
+        ("a=kafka://127.0.0.1:1?advertised=x&advertised=y", "advertised is there twice"),
+        ("a=kafka://127.0.0.1:1?tls=maybe", "expected on, off or both"),
+        ("a=kafka://127.0.0.1:1?auth-required=perhaps", "expected true or false"),
+        ("a=kafka://127.0.0.1:1?mechanisms=SCRAM", "there is no 'SCRAM' here"),
+        ("a=kafka://127.0.0.1:1?mechanisms=", "mechanisms is empty"),
+        ("a=http://127.0.0.1:1?mechanisms=PLAIN", "HTTP has none"),
+        ("a=amqp://127.0.0.1:1?auth-required=false", "an AMQP client always logs in"),
+        ("a=kafka://0.0.0.0:1", "can be reached from other machines"),
+        ("a=kafka://0.0.0.0:1?auth-required=false", "can be reached from other machines"),
+    ],
+)
+def test_a_listener_that_cannot_be_is_refused_before_anything_starts(text: str, said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        plan("--listeners", text)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ('[listeners.a]\nprotocol = "kafka"\nadvertised = "example.org"', "'a': address is missing"),
+        ('[listeners.a]\naddress = "127.0.0.1:1"', "protocol is missing"),
+        ('[listeners.a]\nprotocol = "kafka"\naddress = "127.0.0.1:1"\nadvertise = "x"', "did you mean advertised"),
+        ('[listeners.a]\nprotocol = "kafka"\naddress = "127.0.0.1:1?tls=on"', "keys of its own"),
+        ('[listeners.a]\nprotocol = "kafka"\naddress = "127.0.0.1:1"\nauth-required = "no"', "without quotes"),
+        ('[listeners]\na = "kafka://127.0.0.1:1"', "it is a table"),
+        (
+            'kafka = "127.0.0.1:1"\n[listeners.kafka]\naddress = "127.0.0.1:2"',
+            "'kafka': it is there already, in line 1",
+        ),
+    ],
+)
+def test_a_wrong_table_is_a_mistake_with_its_line(tmp_path: Path, table: str, said: str) -> None:
+    (mistake,) = check_config(written(tmp_path, table)).mistakes
+    assert re.search(said, mistake.text)
+    assert mistake.line >= 1
+
+
+def test_a_listener_may_be_reached_by_others_if_it_asks_who_they_are(tmp_path: Path) -> None:
+    listener = "a=kafka://0.0.0.0:1"
+    assert plan("--listeners", f"{listener}?auth-required=true").address("a") == Address("0.0.0.0", 1)
+    assert plan("--listeners", listener, "--set", "auth.required=true").address("a") == Address("0.0.0.0", 1)
+    with pytest.raises(Invalid, match="can be reached from other machines"):
+        plan("--listeners", f"{listener}?auth-required=false", "--set", "auth.required=true")
+    assert plan("--listeners", f"{listener}?auth-required=false", "--insecure").address("a") is not None
+
+
+def test_a_mechanism_that_the_broker_does_not_offer_is_refused() -> None:
+    with pytest.raises(
+        Invalid, match=r"PLAIN is not enabled on this broker: sasl\.enabled\.mechanisms has SCRAM-SHA-256"
+    ):
+        plan("--listeners", "a=kafka://127.0.0.1:1?mechanisms=PLAIN", "--set", "sasl.enabled.mechanisms=SCRAM-SHA-256")
+
+
+def test_a_node_of_a_cluster_has_addresses_that_others_can_connect_to(tmp_path: Path) -> None:
+    cluster = ("--cluster", "etcd://127.0.0.1:1/x", "--node", "1", "--insecure")
+    with pytest.raises(Invalid, match="no address to connect to: say which one"):
+        plan(*cluster, "--kafka", "0.0.0.0:9092")
+    made = plan(
+        *cluster, "--kafka", "0.0.0.0:9092?advertised=10.0.0.1", "--listeners", "in=kafka://127.0.0.1:1?tls=off"
+    )
+    assert made.cluster is not None
+    assert made.cluster.link.listener == "kafka"
+    for name in ("nobody", "http"):
+        with pytest.raises(Invalid, match=f"--node-listener {name}: there is no listener of Kafka"):
+            plan(*cluster, "--node-listener", name)

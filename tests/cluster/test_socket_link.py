@@ -31,7 +31,7 @@ async def link_to(address: Address) -> SocketLink:
     view = StoreView(1)
     state = NodeState(1, {"kafka": address})
     await view.apply(Update(1, (Change(node_key(2), encode(state)),)))
-    return SocketLink(view, 2, LinkLogin(b"secret", BrokerSettings({})))
+    return SocketLink(view, 2, LinkLogin(b"secret", BrokerSettings({}), encrypted=False), "kafka")
 
 
 async def listening(serve: Serve) -> tuple[asyncio.Server, Address]:

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.kafka_wire import kafka_request
 from tests.protocols.test_long_work import ByHand
+from tests.support.entrances import entrance_of
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
@@ -50,12 +51,13 @@ class Wire:
 
 
 def kafka_of(broker: Broker, budgets: Budgets) -> tuple[Any, bytes]:
-    return KafkaConnection(KafkaListener(broker, budgets), lambda: None), kafka_request(0, 9, 1, bytes(LARGE))
+    listener = KafkaListener(broker, budgets, entrance_of(broker))
+    return KafkaConnection(listener, lambda: None), kafka_request(0, 9, 1, bytes(LARGE))
 
 
 def native_of(broker: Broker, budgets: Budgets) -> tuple[Any, bytes]:
     talk = partial(BinaryTalk, broker, "native", budgets.long_work)
-    connection = NativeConnection(talk, budgets, broker.world.clock, lambda: None, "native")
+    connection = NativeConnection(talk, budgets, broker.world.clock, lambda: None, "native", entrance_of(broker))
     return connection, MAGIC + LARGE.to_bytes(4, "big") + bytes(LARGE)
 
 

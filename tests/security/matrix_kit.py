@@ -39,7 +39,7 @@ from waystation.security.principals import Principal
 from waystation.security.rules import CLUSTER, Operation, Resource, Rule
 from waystation.security.topic_permissions import TopicPermission
 from waystation.security.users import User
-from waystation.station import Station
+from waystation.station import Station, plans_of
 from waystation.world.memory_disk import MEMORY
 
 SECRET, ABSENT = "secret-", "absent-"
@@ -221,7 +221,7 @@ def _end_none(removed: object, theirs: object) -> None:
 async def stage() -> AsyncIterator[Stage]:
     here = Address("127.0.0.1", 0)
     settings = {"connection.failed.authentication.delay.ms": "0", "offsets.topic.num.partitions": "1"}
-    station = Station(MEMORY, BrokerSettings(settings), kafka=here, amqp=here, http=here)
+    station = Station(MEMORY, BrokerSettings(settings), plans_of(kafka=here, amqp=here, http=here))
     await station.start()
     try:
         broker = station._broker

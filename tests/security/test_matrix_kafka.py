@@ -20,6 +20,7 @@ from tests.protocols.kafka import frames
 from tests.protocols.kafka.frames import TOPIC
 from tests.protocols.kafka.test_fetch_steps import Client
 from tests.protocols.kafka.test_refused import ASSIGNED, TOPIC_TYPE
+from tests.support.entrances import entrance_of
 from waystation.broker.access.types import Principal, ShareBeat
 from waystation.broker.broker import Broker
 from waystation.protocols.budget import Budgets
@@ -156,7 +157,7 @@ class Stage:
         self.monkeypatch = monkeypatch
         self.closed = False  # whether the broker has closed the connection
         self.asked = Asked(broker.permissions, monkeypatch)
-        self.door = KafkaListener(broker, Budgets(broker.settings, broker.world.clock))
+        self.door = KafkaListener(broker, Budgets(broker.settings, broker.world.clock), entrance_of(broker))
 
     async def ask(self, api: Api, version: int, who: Principal | None) -> bool:
         """Whether there was an answer."""

@@ -29,7 +29,7 @@ from waystation.protocol import MAGIC, Hello
 from waystation.security.credentials import verifiers_of
 from waystation.security.tls import TlsFiles, load
 from waystation.security.users import User
-from waystation.station import Station
+from waystation.station import Station, plans_of
 from waystation.world.listener import Listener
 from waystation.world.memory_disk import MEMORY
 
@@ -108,7 +108,7 @@ async def left_behind(
     if certificates is not None:
         settings["tls.certificate"] = str(certificates / "server.crt")
         settings["tls.key"] = str(certificates / "server.key")
-    station = Station(MEMORY, BrokerSettings(settings), kafka=here, amqp=here, http=here)
+    station = Station(MEMORY, BrokerSettings(settings), plans_of(kafka=here, amqp=here, http=here))
     await station.start()
     try:
         broker = station._broker

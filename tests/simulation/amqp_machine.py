@@ -16,6 +16,7 @@ from pamqp.base import Frame
 
 from tests.protocols.amqp.kit import HEADER, method, publish
 from tests.simulation.promises import expect
+from tests.support.entrances import entrance_of
 from waystation.broker.broker import Broker
 from waystation.protocols.amqp.room import Room
 from waystation.protocols.amqp.session import AmqpSession
@@ -38,7 +39,8 @@ class SimConnection:
     def __init__(self, broker: Broker, name: str) -> None:
         self._incoming: asyncio.Queue[tuple[int, object]] = asyncio.Queue()
         self._flushing = False
-        self.session = AmqpSession(broker, self, name, [], Room(lambda: ROOM_BYTES, broker.max_queue_message_bytes))
+        room = Room(lambda: ROOM_BYTES, broker.max_queue_message_bytes)
+        self.session = AmqpSession(broker, entrance_of(broker), self, name, [], room)
 
     # -- what the session asks ----------------------------------------------------------------------------------------
 

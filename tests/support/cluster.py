@@ -57,7 +57,7 @@ class RealNode:
         self.addresses = {
             name: f"{host}:{port}" for name, port in zip(LISTENERS, free_ports(len(LISTENERS)), strict=True)
         }
-        self._options = list(options)
+        self.options = list(options)
         self._on_host = list(on_host)
         self._ready = folder / "ready.json"
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,9 +66,9 @@ class RealNode:
         """Without waiting until it is ready."""
         self._ready.unlink(missing_ok=True)
         command = [*self._on_host, *PROGRAM, "serve", "--data", str(self.data), "--node", str(self.id)]
-        for name, address in self.addresses.items():
-            command += [f"--{name}", address]
-        command += ["--ready-file", str(self._ready), *self._options, *more]
+        for name in LISTENERS:
+            command += [f"--{name}", self.addresses[name]]
+        command += ["--ready-file", str(self._ready), *self.options, *more]
         self.process.start(command, environment())
 
     def wait_ready(self) -> None:

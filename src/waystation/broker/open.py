@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -68,12 +69,20 @@ async def open_broker(path: str, settings: BrokerSettings, world: World | None =
     return broker
 
 
+class LinkPlan(msgspec.Struct, frozen=True):
+    """How the nodes of a cluster reach each other: by the listener of this name, with TLS or without."""
+
+    listener: str = "kafka"
+    encrypted: bool = False
+
+
 class ClusterPlan(msgspec.Struct, frozen=True):
     """Which cluster a broker is a node of. Its id is the setting `node.id`."""
 
     address: EtcdAddress
     rack: str = ""
     restored: bool = False
+    link: LinkPlan = LinkPlan()
 
 
 async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> Broker:
@@ -106,9 +115,14 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
         if tracing is not None:
             undo.callback(tracing.close)
         secret = await world.offload_store(ensure_secret, store, world.random.token)
-        login = LinkLogin(secret, settings)
+        login = LinkLogin(secret, settings, encrypted=plan.link.encrypted)
+        name = plan.link.listener
         node = NodeOptions(
-            store, lambda view: SocketLinks(view, login), plan.rack, answers=listens, restored=plan.restored
+            store,
+            lambda view: SocketLinks(view, login, name),
+            plan.rack,
+            answers=partial(listens, name),
+            restored=plan.restored,
         )
         broker = Broker(world, root, settings, store, tracing, node=node)
         await broker.start()

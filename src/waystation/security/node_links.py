@@ -70,9 +70,10 @@ class NodeExchange:
 class LinkLogin:
     """The side of the node that connects."""
 
-    def __init__(self, secret: bytes, settings: BrokerSettings) -> None:
+    def __init__(self, secret: bytes, settings: BrokerSettings, *, encrypted: bool) -> None:
+        """`encrypted`: the listeners by which nodes reach each other speak TLS."""
         self._secret = secret
-        self._certificate = settings.text("tls.certificate")
+        self._certificate = settings.text("tls.certificate") if encrypted else ""
         self._key = settings.text("tls.key")
         self._ca = settings.text("tls.client-ca")
 

@@ -90,13 +90,12 @@ class Tls:
         return True
 
 
-class TlsOnly:
-    """The same certificates, for a port where nothing but TLS is spoken (AMQPS)."""
+class TlsOfListener:
+    """The same certificates, for a listener that says itself whether it is also spoken to without TLS (`plain`)."""
 
-    plain = False
-
-    def __init__(self, tls: Tls) -> None:
+    def __init__(self, tls: Tls, *, plain: bool) -> None:
         self._tls = tls
+        self.plain = plain
 
     def context(self) -> ssl.SSLContext:
         return self._tls.context()

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.amqp_wire import AmqpWire, frame, method, short
 from tests.protocols.test_long_work import ByHand
+from tests.support.entrances import entrance_of
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
@@ -81,7 +82,7 @@ def with_door(tmp_path: Path, story: Callable[[AmqpListener, ByHand], Coroutine[
             line = ByHand()
             budgets = Budgets(broker.settings, broker.world.clock)
             budgets.long_work = line
-            door = AmqpListener(broker, budgets, "127.0.0.1", 0)
+            door = AmqpListener(broker, budgets, entrance_of(broker), "127.0.0.1", 0)
             for queue, size in (("long", LONG), ("short", 10)):
                 await broker.queues.declare(queue)
                 for _ in range(20):

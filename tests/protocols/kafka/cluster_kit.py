@@ -17,6 +17,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from tests.protocols.kafka.admin_kit import Desk, build, entity
+from tests.support.entrances import entrance_of
 from waystation.catalog import MemoryCatalog
 from waystation.cluster.decisions.state import (
     Address,
@@ -114,7 +115,9 @@ class HotClient:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._listener = KafkaListener(desk.broker, Budgets(desk.broker.settings, desk.broker.world.clock))
+        self._listener = KafkaListener(
+            desk.broker, Budgets(desk.broker.settings, desk.broker.world.clock), entrance_of(desk.broker)
+        )
 
     def ask(self, name: str, version: int, **fields: Any) -> Any:
         """The answer to one request, however long it takes."""

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.kafka_wire import kafka_fetch
 from tests.protocols.test_long_work import ByHand
+from tests.support.entrances import entrance_of
 from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
@@ -97,7 +98,7 @@ class Lab:
         self.line = ByHand()
         budgets = Budgets(broker.settings, broker.world.clock)
         budgets.long_work = self.line
-        self.door = KafkaListener(broker, budgets)
+        self.door = KafkaListener(broker, budgets, entrance_of(broker))
         self._read = read
 
     def read_now(self) -> int:

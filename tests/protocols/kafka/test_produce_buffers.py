@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.kafka_wire import kafka_produce
 from tests.protocols.kafka.test_fetch_steps import Client
+from tests.support.entrances import entrance_of
 from tests.support.waiting import wait_for
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
@@ -40,7 +41,9 @@ def test_requests_that_wait_for_the_disk_do_not_hold_their_records(
         broker = await open_broker(str(tmp_path), BrokerSettings({}))
         try:
             await broker.messages.ensure(TOPIC)
-            client = Client(KafkaListener(broker, Budgets(broker.settings, broker.world.clock)), reads=True)
+            client = Client(
+                KafkaListener(broker, Budgets(broker.settings, broker.world.clock), entrance_of(broker)), reads=True
+            )
             monkeypatch.setattr(OsFile, "sync", held_up)
             tracemalloc.start()
             unsent = b""

@@ -18,6 +18,7 @@ from tests.protocols.kafka.admin_kit import Desk
 from tests.protocols.kafka.frames import TOPIC
 from tests.protocols.kafka.pipeline import Pipeline
 from tests.protocols.kafka.test_fetch_steps import Client
+from tests.support.entrances import entrance_of
 from tests.support.permissions import RefusesEverything
 from tests.support.server import Server
 from waystation.broker.access.types import ShareBeat
@@ -67,7 +68,7 @@ def test_every_request_is_asked_about_and_answered(tmp_path: Path, monkeypatch: 
             for field, value in {**meant, **ASSIGNED}.items():
                 monkeypatch.setitem(frames.SPECIAL, field, value)
             refusing = broker.permissions = RefusesEverything()
-            door = KafkaListener(broker, Budgets(broker.settings, broker.world.clock))
+            door = KafkaListener(broker, Budgets(broker.settings, broker.world.clock), entrance_of(broker))
             wrong = []
             for api in frames.apis():
                 refusing.asked.clear()

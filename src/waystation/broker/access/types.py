@@ -69,6 +69,8 @@ from waystation.security.authenticator import NODE_MECHANISM as NODE_MECHANISM
 from waystation.security.authenticator import Authenticator as Authenticator
 from waystation.security.authenticator import LoginPeer as LoginPeer
 from waystation.security.credentials import RabbitHash as RabbitHash
+from waystation.security.entrance import Entrance as Entrance
+from waystation.security.entrance import ListenerTerms as ListenerTerms
 from waystation.security.kafka_acls import AclFilter as AclFilter
 from waystation.security.kafka_acls import KafkaAcl as KafkaAcl
 from waystation.security.kafka_acls import acl_of as acl_of

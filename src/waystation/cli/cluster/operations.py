@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from waystation.cli.cluster.other_nodes import OtherNodes
 from waystation.cli.terminal.arguments import add_server, not_negative, positive
 from waystation.cli.terminal.native import CLIENT_NAME, all_of, open_client
 from waystation.cli.terminal.output import confirmed, note, print_json, print_table, spell_count
@@ -144,7 +145,7 @@ def configure_drain(parser: argparse.ArgumentParser) -> None:
 def _drain(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
         node = _node(mq, arguments.node)
-        _drain_node(node, draining=not arguments.undo)
+        _drain_node(arguments.server, mq, node, draining=not arguments.undo)
         if arguments.wait and not arguments.undo:
             _wait(arguments, lambda: not _could_lead_elsewhere(mq, arguments.node), f"node {node['id']} leads still")
         node = _node(mq, arguments.node)
@@ -160,13 +161,13 @@ def _drain(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _drain_node(node: dict[str, Any], *, draining: bool) -> None:
+def _drain_node(server: str, mq: Client, node: dict[str, Any], *, draining: bool) -> None:
     """The node's own entry says it, so it is asked itself."""
     import waystation
 
     if not node["alive"]:
         raise Conflict(f"node {node['id']} does not run: it leads nothing")
-    address = node["listeners"].get("kafka")
+    address = OtherNodes(server, mq.view("cluster")["nodes"]).address(node)
     if address is None:
         raise Conflict("this broker is alone: there is no node that could lead in its place")
     with waystation.connect(address, name=CLIENT_NAME) as there:
@@ -194,7 +195,7 @@ def _remove(arguments: argparse.Namespace) -> int:
             ):
                 return 1
             if node["alive"]:
-                _drain_node(node, draining=True)  # so that it gets nothing new meanwhile
+                _drain_node(arguments.server, mq, node, draining=True)  # so that it gets nothing new meanwhile
             _act(mq, "reassign", away_from=[node["id"]])
             _wait(arguments, lambda: not _replicas(_node(mq, arguments.node)), f"node {node['id']} has replicas still")
         if _node(mq, arguments.node)["alive"]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from waystation.cli.cluster.other_nodes import OtherNodes
 from waystation.cli.terminal.arguments import add_server
 from waystation.cli.terminal.native import CLIENT_NAME, all_of, open_client
 from waystation.cli.terminal.output import Cell, bold, note, print_json, print_table, spell_count
@@ -48,7 +49,8 @@ def _run(arguments: argparse.Namespace) -> int:
     query["which"] = "all"  # of a leader: what is under-replicated here need not be so there
     leaders = {one["leader"] for one in partitions} - {cluster["node"], None}
     others = [node for node in cluster["nodes"] if node["id"] in leaders and node["alive"]]
-    silent, not_led = _ask_leaders(partitions, cluster["node"], others, query)
+    reach = OtherNodes(arguments.server, cluster["nodes"])
+    silent, not_led = _ask_leaders(partitions, cluster["node"], others, query, reach)
     cluster["offline"] += not_led
     if arguments.which == "offline":
         dead = {node["id"] for node in cluster["nodes"] if not node["alive"]}
@@ -58,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**cluster, "partition_count": cluster["partitions"], "partitions": partitions})
     else:
-        _print(cluster, partitions)
+        _print(cluster, partitions, reach.listener)
     return UNHEALTHY if cluster["offline"] else 0
 
 
@@ -66,12 +68,16 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _ask_leaders(
-    partitions: Sequence[Partition], asked: int, others: Sequence[dict[str, Any]], query: dict[str, Any]
+    partitions: Sequence[Partition],
+    asked: int,
+    others: Sequence[dict[str, Any]],
+    query: dict[str, Any],
+    reach: OtherNodes,
 ) -> tuple[set[int], int]:
     """Puts the leaders' offsets in; where there is no leader, those of the node that was asked stay. Returns who
     did not answer, and how many partitions are not led by the one who is said to lead them."""
     with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-        answers = list(pool.map(lambda node: _led_by(node, query), others))
+        answers = list(pool.map(lambda node: _led_by(reach.address(node), query), others))
     silent = {node["id"] for node, answer in zip(others, answers, strict=True) if answer is None}
     known: dict[PartitionName, Partition] = {}
     for answer in answers:
@@ -92,11 +98,10 @@ def _ask_leaders(
     return silent, not_led
 
 
-def _led_by(node: dict[str, Any], query: dict[str, Any]) -> dict[PartitionName, Partition] | None:
+def _led_by(address: str | None, query: dict[str, Any]) -> dict[PartitionName, Partition] | None:
     """None: it did not answer."""
     import waystation
 
-    address = node["listeners"].get("kafka")
     if address is None:
         return None
     try:
@@ -110,7 +115,7 @@ def _led_by(node: dict[str, Any], query: dict[str, Any]) -> dict[PartitionName, 
 # -- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _print(cluster: dict[str, Any], partitions: Sequence[Partition]) -> None:
+def _print(cluster: dict[str, Any], partitions: Sequence[Partition], listener: str) -> None:
     print(f"{bold('cluster')} {cluster['cluster_id']}, as node {cluster['node']} knows it\n")
     nodes: list[tuple[Cell, ...]] = [
         (
@@ -120,11 +125,11 @@ def _print(cluster: dict[str, Any], partitions: Sequence[Partition]) -> None:
             node["rack"],
             node["leads"],
             node["follows"],
-            node["listeners"].get("kafka", ""),
+            node["listeners"].get(listener, ""),
         )
         for node in cluster["nodes"]
     ]
-    print_table(("node", "alive", "version", "rack", "leads", "follows", "kafka"), nodes)
+    print_table(("node", "alive", "version", "rack", "leads", "follows", listener), nodes)
     if partitions:
         print()
         headings = ("topic", "partition", "leader", "epoch", "replicas", "in sync", "high watermark", "log end")

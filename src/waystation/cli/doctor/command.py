@@ -49,17 +49,23 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     from waystation.cli.doctor.disk import look_at_folder
     from waystation.cli.doctor.ports import look_at_port
     from waystation.cli.server.configuration import gather
-    from waystation.cli.server.options import DOORS
+    from waystation.cli.server.listeners import DOORS
 
     clock = system.ClockWatch()
     told = gather(os.environ, file=arguments.config, flags={"data": arguments.data})
     yield from (Finding(check="environment", state="warning", says=doubt) for doubt in told.doubts)
     yield from system.look_at_python()
-    for door in DOORS:
+    for name in (*DOORS, *told.named):
         try:
-            yield look_at_port(door, told.address(door))
+            plan = told.listener(name)
         except Invalid as error:
-            yield Finding(check=f"{door} port", state="problem", says=str(error))
+            yield Finding(check=f"{name} port", state="problem", says=str(error))
+        else:
+            yield look_at_port(name, "" if plan is None else plan.protocol, None if plan is None else plan.address)
+    try:
+        told.listeners()
+    except Invalid as error:
+        yield Finding(check="listeners", state="problem", says=str(error))
     least = told.broker_settings().integer("waystation.disk.free.min.bytes")
     yield from look_at_folder(told.text("data"), least, measure=not arguments.no_disk_test)
     yield from system.look_at_limits()

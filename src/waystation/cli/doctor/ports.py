@@ -19,9 +19,9 @@ ANSWER_S = 1.0
 MOST_BYTES = 64 * 1024
 
 
-def look_at_port(door: str, address: Address | None) -> Finding:
+def look_at_port(name: str, protocol: str, address: Address | None) -> Finding:
     """Whether a protocol could listen there; if not, who does."""
-    check = f"{door} port"
+    check = f"{name} port"
     if address is None:
         return Finding(check=check, says="the listener is off", figures={"address": None})
     if address.port == 0:
@@ -30,11 +30,11 @@ def look_at_port(door: str, address: Address | None) -> Finding:
         reason = _taken(address)
     except OSError as error:
         says = f"{address}: {error.strerror or error}"
-        advice = f"choose another address with --{door}"
+        advice = "choose another address for it"
         return Finding(check=check, state="problem", says=says, advice=advice, figures={"address": str(address)})
     if not reason:
         return Finding(check=check, says=f"{address} is free", figures={"address": str(address), "free": True})
-    version = who_answers(door, address)
+    version = who_answers(protocol, address)
     figures: Figures = {"address": str(address), "free": False, "waystation": version}
     if version is not None:
         return Finding(check=check, says=f"Waystation {version} answers at {address}", figures=figures)
@@ -43,7 +43,7 @@ def look_at_port(door: str, address: Address | None) -> Finding:
         check=check,
         state="problem",
         says=f"another program has {address}",
-        advice=f"`ss -ltnp 'sport = :{port}'` shows which; stop it, or choose another address with --{door}",
+        advice=f"`ss -ltnp 'sport = :{port}'` shows which; stop it, or choose another address for it",
         figures=figures,
     )
 
@@ -65,9 +65,9 @@ def _taken(address: Address) -> bool:
     return False
 
 
-def who_answers(door: str, address: Address) -> str | None:
+def who_answers(protocol: str, address: Address) -> str | None:
     """The version of the broker of ours that answers there; None: it is none of ours."""
-    ask, read = _QUESTIONS[door]
+    ask, read = _QUESTIONS[protocol]
     try:
         with socket.create_connection((_near(address.host), address.port), timeout=ANSWER_S) as connection:
             connection.sendall(ask)

@@ -91,6 +91,7 @@ def _placeholder(option: Option) -> str:
     """For what has no default."""
     return {
         "cluster": "etcd://10.0.0.1:2379/prod",
+        "listeners": "internal=kafka://127.0.0.1:9093",
         "node": "1",
         "rack": "a",
         "ready-file": "/run/waystation/ready.json",

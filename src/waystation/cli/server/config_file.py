@@ -3,6 +3,10 @@
     data = "/var/lib/waystation"
     kafka = "127.0.0.1:9092"
 
+    [listeners.external]
+    protocol = "kafka"
+    address = "127.0.0.1:9093"
+
     [broker]
     log.retention.ms = "7d"
 
@@ -17,13 +21,15 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from waystation.cli.server.options import DOORS, OPTIONS, Option, door_address, nearest
+from waystation.cli.server.listeners import DOORS, check_name, of_table, parse_listener
+from waystation.cli.server.options import OPTIONS, Option, check_exposed, nearest, pairs_of_listeners
 from waystation.cli.terminal.setting_units import plain
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
 from waystation.errors import Invalid
 from waystation.toml_file import Path, TomlInvalid, TomlPlace, read_toml
 
 HEADING = "broker"
+LISTENERS = "listeners"
 FILES = frozenset({"tls.certificate", "tls.key", "tls.client-ca", "sasl.oauthbearer.jwks.endpoint.url"})
 """Settings that name files."""
 TWICE = (
@@ -56,10 +62,12 @@ class Given:
 
 @dataclass(slots=True)
 class ConfigFile:
-    """What the file says. `options` are those of `options.OPTIONS`, `settings` those of the broker."""
+    """What the file says. `options` are those of `options.OPTIONS`, `listeners` the further ones, by name, `settings`
+    those of the broker."""
 
     path: str
     options: dict[str, Given] = field(default_factory=dict)
+    listeners: dict[str, Given] = field(default_factory=dict)
     settings: dict[str, Given] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
 
@@ -103,15 +111,39 @@ class _Checker:
         self._places = places
 
     def take_all(self, content: Mapping[str, object]) -> None:
+        tables = content.get(LISTENERS)
+        if isinstance(tables, dict):
+            content = {name: value for name, value in content.items() if name != LISTENERS}
         for path, value in _leaves(content, ()):
             place = self._places[path]
             try:
                 self._take(_name_of(path), value, place.line)
             except Invalid as error:
                 self._mistake(place, str(error))
+        for name, table in tables.items() if isinstance(tables, dict) else ():
+            place = self._places[LISTENERS, name]
+            try:
+                self._take_listener(name, table, place.line)
+            except Invalid as error:
+                self._mistake(place, f"listener {name!r}: {error}")
+
+    def _take_listener(self, name: str, table: object, line: int) -> None:
+        """One that is an option, too, is told once: by its address, or by its table."""
+        check_name(name)
+        if not isinstance(table, dict):
+            raise Invalid(f"it is a table: [{LISTENERS}.{name}], with protocol and address")
+        text = of_table(name, table)
+        parse_listener(name, text)
+        into = self._config.options if name in DOORS else self._config.listeners
+        if name in into:
+            raise Invalid(f"it is there already, in line {into[name].line}: delete one of the two")
+        into[name] = Given(text, line)
 
     def _take(self, name: str, value: object, line: int) -> None:
         option = OPTIONS.get(name)
+        if name == LISTENERS and isinstance(value, str):
+            found = pairs_of_listeners(value.split())
+            self._config.listeners.update((one, Given(text, line)) for one, text in found.items())
         into = self._config.settings if option is None else self._config.options
         if name in into:
             raise Invalid(f"{name} is there already, in line {into[name].line}: delete one of the two")
@@ -128,15 +160,16 @@ class _Checker:
         """A file that is right but for an address that would not be served is not right."""
         options, settings = self._config.options, self._config.settings
         insecure = "insecure" in options and options["insecure"].text == "true"
-        insecure = insecure or ("auth.required" in settings and settings["auth.required"].text == "true")
-        for door in DOORS:
-            given = options.get(door)
-            if given is None:
+        closed = "auth.required" in settings and settings["auth.required"].text == "true"
+        given = {door: options[door] for door in DOORS if door in options} | self._config.listeners
+        for name, one in given.items():
+            plan = parse_listener(name, one.text)
+            if plan is None:
                 continue
             try:
-                door_address(door, given.text, f'{door} = "{given.text}"', insecure=insecure)
+                check_exposed(plan, f'{name} = "{one.text}"', insecure=insecure, closed=closed)
             except Invalid as error:
-                self._mistake(TomlPlace(given.line, 1), str(error))
+                self._mistake(TomlPlace(one.line, 1), str(error))
 
     def _mistake(self, place: TomlPlace, text: str) -> None:
         self._config.mistakes.append(Mistake(self._config.path, place.line, place.column, text))

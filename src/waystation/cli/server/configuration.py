@@ -14,12 +14,13 @@ from typing import Literal
 
 import msgspec
 
-from waystation.cli.server.options import OPTIONS, closest, door_address, nearest
+from waystation.cli.server.listeners import DOORS, check_apart, check_mechanisms, parse_listener
+from waystation.cli.server.options import OPTIONS, check_exposed, closest, nearest, pairs_of_listeners
 from waystation.cli.terminal.arguments import parse_pairs
 from waystation.cli.terminal.setting_units import plain
-from waystation.client.links.address import Address
 from waystation.config import BROKER_SETTINGS, UNUSED_SETTINGS, BrokerSettings, Source, render
 from waystation.errors import Invalid
+from waystation.station import ListenerPlan
 
 PREFIX = "WAYSTATION_"
 SET_PREFIX = "WAYSTATION_SET_"
@@ -45,10 +46,15 @@ class Configuration(msgspec.Struct):
     """All that was said. What is not in it has its default."""
 
     options: dict[str, Chosen] = {}
+    named: dict[str, Chosen] = {}  # further listeners
     settings: dict[str, Chosen] = {}
     doubts: list[str] = []  # what looks like a mistake and may be none
 
     def option(self, name: str) -> Chosen:
+        if name == "listeners" and self.named:
+            text = " ".join(f"{one}={chosen.text}" for one, chosen in self.named.items())
+            *_, last = self.named.values()
+            return Chosen(text, last.kind, last.where)
         return self.options.get(name) or Chosen(OPTIONS[name].default, "default")
 
     def text(self, name: str) -> str:
@@ -58,20 +64,36 @@ class Configuration(msgspec.Struct):
     def setting(self, name: str) -> Chosen:
         return self.settings.get(name) or Chosen(render(BROKER_SETTINGS[name].default), "default")
 
-    def address(self, door: str) -> Address | None:
-        """Where a protocol is to listen, or None. Invalid if nobody said that others may reach it, and they could."""
-        chosen = self.option(door)
+    def listeners(self) -> tuple[ListenerPlan, ...]:
+        """All that are to be opened. Invalid if two of them would be the same, or if nobody said that others may reach
+        one of them, and they could."""
+        names = (*DOORS, *self.named)
+        plans = tuple(plan for plan in map(self.listener, names) if plan is not None)
+        check_apart(plans)
+        return plans
+
+    def listener(self, name: str) -> ListenerPlan | None:
+        """None: it is off."""
+        chosen = self.option(name) if name in DOORS else self.named[name]
+        plan = parse_listener(name, chosen.text)
+        if plan is None:
+            return None
         if chosen.kind == "file":
-            said = f'{chosen.where}: {door} = "{chosen.text}"'
+            said = f'{chosen.where}: {name} = "{chosen.text}"'
         else:
-            said = f"{chosen.where or f'--{door}'}{'=' if chosen.kind == 'environment' else ' '}{chosen.text}"
-        return door_address(door, chosen.text, said, insecure=self._admits_others)
+            said = f"{chosen.where or f'--{name}'}{'=' if chosen.kind == 'environment' else ' '}{chosen.text}"
+        try:
+            check_mechanisms(plan, self.setting("sasl.enabled.mechanisms").text.split(","))
+        except Invalid as error:
+            raise Invalid(f"{said}: {error}") from None
+        check_exposed(plan, said, insecure=self.text("insecure") == "true", closed=self._closed)
+        return plan
 
     @property
-    def _admits_others(self) -> bool:
-        """Whether other machines may reach the broker: they have to log in, or somebody has said that it is fine."""
+    def _closed(self) -> bool:
+        """Whether clients have to log in."""
         required = self.setting("auth.required").text
-        if self.text("insecure") == "true" or required == "true":
+        if required == "true":
             return True
         if required == "false" or self.text("memory") == "true":
             return False
@@ -100,7 +122,9 @@ def gather(
         _from_file(made, path)
     _from_environment(made, environment)
     for name, text in (flags or {}).items():
-        if text is not None:
+        if name == "listeners" and text is not None:
+            _name(made, text, "flag", "--listeners")
+        elif text is not None:
             made.options[name] = Chosen(_checked(f"--{name}", name, text), "flag", f"--{name}")
     for name, text in parse_pairs(settings, "--set"):
         value = plain(name, text)
@@ -118,7 +142,8 @@ def _from_file(made: Configuration, path: str) -> None:
     from waystation.cli.server.config_file import read_config
 
     config = read_config(path)
-    for found, into in ((config.options, made.options), (config.settings, made.settings)):
+    parts = ((config.options, made.options), (config.listeners, made.named), (config.settings, made.settings))
+    for found, into in parts:
         into.update((name, Chosen(given.text, "file", f"{path}:{given.line}")) for name, given in found.items())
 
 
@@ -133,7 +158,9 @@ def _from_environment(made: Configuration, environment: Mapping[str, str]) -> No
             # How scripts and unit files take a variable back. A secret that is not there is empty, too: it must not
             # turn off the token that the file asks for.
             continue
-        if variable in options:
+        if variable == OPTIONS["listeners"].variable:
+            _name(made, text, "environment", variable)
+        elif variable in options:
             name = options[variable]
             made.options[name] = Chosen(_checked(variable, name, text), "environment", variable)
         elif variable in settings:
@@ -145,6 +172,16 @@ def _from_environment(made: Configuration, environment: Mapping[str, str]) -> No
             near = closest(variable.removeprefix(PREFIX), (name.removeprefix(PREFIX) for name in options), _NEAR)
             if near is not None:
                 made.doubts.append(f"{variable} means nothing here; did you mean {PREFIX}{near}?")
+
+
+def _name(made: Configuration, text: str, kind: SourceKind, where: str) -> None:
+    """Further listeners; one of a name that is there already takes its place."""
+    try:
+        found = pairs_of_listeners(text.split())
+    except Invalid as error:
+        raise Invalid(f"{where}: {error}") from None
+    for name, value in found.items():
+        (made.options if name in DOORS else made.named)[name] = Chosen(value, kind, where)
 
 
 def _checked(said: str, name: str, text: str) -> str:

@@ -13,16 +13,13 @@ from typing import Literal
 
 import msgspec
 
+from waystation.cli.server.listeners import OFF, check_name, parse_listener
 from waystation.cli.server.logs import FORMATS, LEVELS
-from waystation.cli.terminal.arguments import DEFAULT_SERVER, KAFKA_PORT
-from waystation.client.links.address import Address, parse_address
+from waystation.cli.terminal.arguments import DEFAULT_SERVER
 from waystation.errors import Invalid
-from waystation.station import AMQP_PORT, AMQPS_PORT, HTTP_PORT
+from waystation.station import AMQP_PORT, HTTP_PORT, ListenerPlan
 
-OFF = "off"
 DEFAULT_DATA = "./waystation-data"
-DOORS = {"kafka": KAFKA_PORT, "amqp": AMQP_PORT, "amqps": AMQPS_PORT, "http": HTTP_PORT}
-"""The protocols, and the port of each where an address has none."""
 
 _TRUE, _FALSE = ("true", "yes", "1", "on"), ("false", "no", "0", "off")
 
@@ -31,7 +28,7 @@ class Option(msgspec.Struct, frozen=True):
     """One row."""
 
     name: str
-    kind: Literal["text", "bool", "address"]
+    kind: Literal["text", "bool", "address", "listeners"]
     default: str  # empty: none
     doc: str
     choices: tuple[str, ...] = ()
@@ -46,8 +43,12 @@ class Option(msgspec.Struct, frozen=True):
             return "true" if truth(text) else "false"
         if self.choices and text not in self.choices:
             raise Invalid(f"{text!r}: expected one of {', '.join(self.choices)}{nearest(text, self.choices)}")
-        if self.kind == "address" and text != OFF:
-            parse_address(text, default_port=DOORS[self.name])
+        if self.kind == "address":
+            parse_listener(self.name, text)
+        if self.kind == "listeners":
+            pairs_of_listeners(text.split())
+        if self.name == "node-listener":
+            check_name(text)
         if not text:
             raise Invalid("it is empty: give a value, or leave it out")
         return text
@@ -69,6 +70,12 @@ OPTIONS: dict[str, Option] = {
         Option("amqp", "address", f"127.0.0.1:{AMQP_PORT}", "Address of the AMQP listener, or off."),
         Option("amqps", "address", OFF, "Address of a listener for AMQP over TLS alone (port 5671), or off."),
         Option("http", "address", f"127.0.0.1:{HTTP_PORT}", "Address of the HTTP listener and the dashboard, or off."),
+        Option(
+            "listeners",
+            "listeners",
+            "",
+            "Further listeners, separated by spaces: NAME=PROTOCOL://HOST:PORT, with ?advertised=HOST:PORT and more.",
+        ),
         Option("insecure", "bool", "false", "Allow addresses that other machines reach, without authentication."),
         Option("log-level", "text", "info", "How much is logged.", LEVELS),
         Option(
@@ -82,24 +89,41 @@ OPTIONS: dict[str, Option] = {
         Option("cluster", "text", "", "The cluster that the broker is a node of: etcd://HOST:PORT,HOST:PORT/NAME."),
         Option("node", "text", "", "The id of this node in its cluster, a number of its own."),
         Option("rack", "text", "", "Where this node is: the replicas of a partition are spread over racks."),
+        Option("node-listener", "text", "kafka", "The listener, of Kafka's protocol, by which nodes reach this one."),
         Option("pipelines", "text", "", "A folder of pipeline files that may be started from the dashboard and API."),
     )
 }
 
 
-def door_address(door: str, text: str, said: str, *, insecure: bool) -> Address | None:
-    """Where a protocol is to listen; None: nowhere. `said` is how it was told so, for the error: `--kafka 0.0.0.0`.
-    `insecure`: others may reach it, since they have to log in, or since whoever starts the broker says so."""
-    if text == OFF:
-        return None
-    address = parse_address(text, default_port=DOORS[door])
-    if not address.loopback and not insecure:
+def pairs_of_listeners(texts: Iterable[str]) -> dict[str, str]:
+    """`NAME=PROTOCOL://HOST:PORT`, by name, each checked."""
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise Invalid(f"{text!r}: write NAME=PROTOCOL://HOST:PORT, like external=kafka://0.0.0.0:9093")
+        check_name(name)
+        if name in found:
+            raise Invalid(f"listener {name!r} is there twice: leave one out")
+        try:
+            parse_listener(name, value)
+        except Invalid as error:
+            raise Invalid(f"listener {name!r}: {error}") from None
+        found[name] = value
+    return found
+
+
+def check_exposed(plan: ListenerPlan, said: str, *, insecure: bool, closed: bool) -> None:
+    """Raises Invalid for a listener that others can reach and that asks nobody who they are. `said` is how it was told
+    so, for the error: `--kafka 0.0.0.0`. `insecure`: whoever starts the broker says that others may. `closed`: clients
+    have to log in, unless the listener says otherwise."""
+    asks = closed if plan.terms.auth_required is None else plan.terms.auth_required
+    if not plan.address.loopback and not insecure and not asks:
         raise Invalid(
             f"{said} can be reached from other machines while authentication is off: anybody could read and write."
             " Listen on 127.0.0.1; or add a user (`waystation users add NAME --data DIR`), or set auth.required; or say"
             " --insecure (insecure = true in the file) if the network keeps others out"
         )
-    return address
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.cli.server.configuration import CONFIG_VARIABLE, gather
+from waystation.cli.server.listeners import DOORS, check_reachable
 from waystation.cli.server.logs import FORMATS, LEVELS, start_logging
-from waystation.cli.server.options import DOORS, OPTIONS
+from waystation.cli.server.options import OPTIONS
 from waystation.cli.server.service import tell_service_manager
 from waystation.cli.terminal.arguments import DEFAULT_SERVER, add_settings
 from waystation.cli.terminal.output import spell_bytes
@@ -31,13 +32,13 @@ from waystation.client.links.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid
 from waystation.observe.events import event_logger
-from waystation.station import Station
+from waystation.station import ListenerPlan, Station
 from waystation.version import __version__
 from waystation.world.memory import keep_freed_memory
 from waystation.world.memory_disk import MEMORY
 
 if TYPE_CHECKING:
-    from waystation.broker.open import ClusterPlan
+    from waystation.broker.open import ClusterPlan, LinkPlan
 
 logger = event_logger("waystation.config")
 
@@ -52,6 +53,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help_text = f"default: {defaults[door]}; port 0 takes a free one"
         parser.add_argument(f"--{door}", metavar="HOST:PORT|off", help=help_text)
     parser.add_argument(
+        "--listeners",
+        metavar="NAME=PROTOCOL://HOST:PORT",
+        action="append",
+        help="a further listener, with ?advertised=HOST:PORT and more behind it; may be repeated",
+    )
+    parser.add_argument(
         "--config",
         metavar="FILE",
         help=f"TOML (default: ${CONFIG_VARIABLE}); the environment and the command line win over it",
@@ -59,6 +66,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "a setting of the broker, like log.retention.ms=7d; may be repeated")
     parser.add_argument("--cluster", metavar="etcd://…", help="the cluster that this broker is a node of")
     parser.add_argument("--node", metavar="N", help="the id of this node in the cluster, 0 or more")
+    parser.add_argument("--node-listener", metavar="NAME", help="by which other nodes reach this one (default: kafka)")
     parser.add_argument("--rack", metavar="NAME", help="where this node is; replicas are spread over racks")
     parser.add_argument(
         "--restored",
@@ -81,10 +89,7 @@ class Plan(msgspec.Struct, frozen=True):
     """What to start, checked."""
 
     data: str
-    kafka: Address | None
-    amqp: Address | None
-    amqps: Address | None
-    http: Address | None
+    listeners: tuple[ListenerPlan, ...]
     insecure: bool
     settings: BrokerSettings
     ready_file: str | None
@@ -94,12 +99,17 @@ class Plan(msgspec.Struct, frozen=True):
     cluster: ClusterPlan | None = None
     doubts: tuple[str, ...] = ()
 
+    def address(self, listener: str) -> Address | None:
+        """Where it listens; None: it is off."""
+        return next((plan.address for plan in self.listeners if plan.terms.name == listener), None)
+
 
 def make_plan(arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Plan:
     """Flags over the environment over the file over defaults; raises Invalid for anything that cannot be served."""
     flags: dict[str, str | None] = {name: getattr(arguments, name.replace("-", "_")) for name in OPTIONS}
     flags["insecure"] = "true" if arguments.insecure else None
     flags["memory"] = "true" if arguments.memory else None
+    flags["listeners"] = " ".join(arguments.listeners) if arguments.listeners else None
     if arguments.memory and arguments.data is not None:
         raise Invalid("--memory and --data: a broker in memory has no data folder; give one of them")
     told = gather(
@@ -117,12 +127,13 @@ def make_plan(arguments: argparse.Namespace, environment: Mapping[str, str] | No
         if memory:
             raise Invalid("--memory and --cluster: a node of a cluster has a data folder; give one of them")
         settings = _with_node_id(settings, told.text("node"))
+    listeners = told.listeners()
+    if cluster is not None:
+        check_reachable(listeners)
+        cluster = msgspec.structs.replace(cluster, link=_link(listeners, told.text("node-listener"), settings))
     return Plan(
         data=MEMORY if memory else told.text("data"),
-        kafka=told.address("kafka"),
-        amqp=told.address("amqp"),
-        amqps=told.address("amqps"),
-        http=told.address("http"),
+        listeners=listeners,
         insecure=told.text("insecure") == "true",
         settings=settings,
         cluster=cluster,
@@ -132,6 +143,16 @@ def make_plan(arguments: argparse.Namespace, environment: Mapping[str, str] | No
         log_format=told.text("log-format"),
         doubts=tuple(told.doubts),
     )
+
+
+def _link(listeners: tuple[ListenerPlan, ...], name: str, settings: BrokerSettings) -> LinkPlan:
+    """How the nodes of a cluster reach each other."""
+    from waystation.broker.open import LinkPlan
+
+    plan = next((plan for plan in listeners if plan.terms.name == name), None)
+    if plan is None or plan.protocol != "kafka":
+        raise Invalid(f"--node-listener {name}: there is no listener of Kafka's protocol that is called so")
+    return LinkPlan(name, encrypted=bool(settings.text("tls.certificate")) and plan.tls != "off")
 
 
 def _cluster_plan(cluster: str, node: str, rack: str, restored: bool) -> ClusterPlan | None:
@@ -187,10 +208,7 @@ async def _serve(plan: Plan) -> None:
     station = Station(
         plan.data,
         plan.settings,
-        kafka=plan.kafka,
-        amqp=plan.amqp,
-        amqps=plan.amqps,
-        http=plan.http,
+        plan.listeners,
         pipelines=plan.pipelines,
         cluster=plan.cluster,
         insecure=plan.insecure,
@@ -243,7 +261,8 @@ def _announce(plan: Plan, addresses: dict[str, str], *, encrypted: bool) -> None
         _write_whole(plan.ready_file, json.dumps(addresses))
     tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{door} {address}" for door, address in addresses.items()))
     lines = [f"waystation {__version__}, {_where(plan)}"]
-    lines += [f"{door:<6} {address}" for door, address in addresses.items()]
+    width = max(6, *(len(name) for name in addresses)) if addresses else 0
+    lines += [f"{name:<{width}} {address}" for name, address in addresses.items()]
     print("\n".join([*lines, "", *_hints(addresses, encrypted=encrypted)]), flush=True)
 
 

@@ -94,6 +94,14 @@ def parse_urls(url: str | Sequence[str] | None) -> list[Address]:
     return [server.address for server in parse_servers(url)]
 
 
+def at_address(url: str, address: str) -> str:
+    """The first of these addresses with another host and port: the same login, the same TLS."""
+    scheme, found, rest = url.split(",")[0].strip().rpartition("://")
+    signed, at, place = rest.rpartition("@")
+    _, question, query = place.partition("?")
+    return f"{scheme}{found}{signed}{at}{address}{question}{query}"
+
+
 def shown(url: str) -> str:
     """An address as it may be shown: without its password."""
     return ",".join(_shown(one) for one in url.split(","))

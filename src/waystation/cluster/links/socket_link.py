@@ -1,10 +1,10 @@
 """Links over sockets: one connection for each pair and direction, in the native protocol's binary frames.
 
-A question is the command `AskNode` with the request in msgpack (`peer.py`), to the address of the other node's Kafka
-listener as its node entry says. Many may be under way at once. The connection is made when something is asked, and
-again after it broke; whoever waits is told LinkLost. It begins with a login (`security/node_links.py`), and is TLS
-where the listeners are. All who ask while it is being made wait for the same attempt, and hear of its failure: a node
-that hangs costs each of them one timeout, not one after the other.
+A question is the command `AskNode` with the request in msgpack (`peer.py`), to the address of the other node's listener
+of a certain name (`kafka`, unless told otherwise) as its node entry says. Many may be under way at once. The connection
+is made when something is asked, and again after it broke; whoever waits is told LinkLost. It begins with a login
+(`security/node_links.py`), and is TLS where that listener is. All who ask while it is being made wait for the same
+attempt, and hear of its failure: a node that hangs costs each of them one timeout, not one after the other.
 
 A question without an answer in time ends the connection only if nothing else was heard meanwhile: replication must not
 be cut because the other node waits for something on behalf of one question. On the loop.
@@ -26,7 +26,6 @@ from waystation.protocol import Answer as NativeAnswer
 from waystation.protocol import Failure as NativeFailure
 from waystation.security.node_links import MECHANISM, LinkLogin
 
-LISTENER = "kafka"
 CONNECT_S = 1.0
 _LENGTH = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
@@ -34,9 +33,9 @@ _native: msgspec.msgpack.Decoder[NativeAnswer | NativeFailure] = msgspec.msgpack
 _answer: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-async def listens(node: NodeState) -> bool:
+async def listens(listener: str, node: NodeState) -> bool:
     """Whether somebody takes connections where the node's entry says."""
-    address = node.listeners.get(LISTENER)
+    address = node.listeners.get(listener)
     if address is None:
         return False
     try:
@@ -51,15 +50,17 @@ async def listens(node: NodeState) -> bool:
 class SocketLinks:
     """One per broker in a cluster."""
 
-    def __init__(self, view: StoreView, login: LinkLogin) -> None:
+    def __init__(self, view: StoreView, login: LinkLogin, listener: str) -> None:
+        """`listener`: the name of that by which nodes reach each other."""
         self._view = view
         self._login = login
+        self._listener = listener
         self._links: dict[int, SocketLink] = {}
 
     def to(self, node_id: int) -> SocketLink:
         link = self._links.get(node_id)
         if link is None:
-            link = self._links[node_id] = SocketLink(self._view, node_id, self._login)
+            link = self._links[node_id] = SocketLink(self._view, node_id, self._login, self._listener)
         return link
 
     async def close(self) -> None:
@@ -68,9 +69,10 @@ class SocketLinks:
 
 
 class SocketLink:
-    def __init__(self, view: StoreView, node_id: int, login: LinkLogin) -> None:
+    def __init__(self, view: StoreView, node_id: int, login: LinkLogin, listener: str) -> None:
         self._view = view
         self._login = login
+        self._listener = listener
         self._node_id = node_id
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -118,9 +120,9 @@ class SocketLink:
 
     async def _connect(self) -> asyncio.StreamWriter:
         state = self._view.node_state(self._node_id)
-        if state is None or LISTENER not in state.listeners:
+        if state is None or self._listener not in state.listeners:
             raise LinkLost(f"node {self._node_id} is not known to be alive")
-        address = state.listeners[LISTENER]
+        address = state.listeners[self._listener]
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(CONNECT_S):

@@ -16,6 +16,7 @@ from waystation.world.listener import Leave, Listener
 
 if TYPE_CHECKING:
     from waystation.broker.access.node import Node
+    from waystation.broker.access.types import Entrance
     from waystation.protocols.amqp.connection import AmqpConnection
     from waystation.protocols.amqp.room import Room
     from waystation.protocols.budget import Budgets
@@ -30,9 +31,16 @@ class AmqpListener:
     """Opens when started; `stop` closes it and every connection."""
 
     def __init__(
-        self, node: Node, budgets: Budgets, host: str, port: int, encryption: Encryption | None = None
+        self,
+        node: Node,
+        budgets: Budgets,
+        entrance: Entrance,
+        host: str,
+        port: int,
+        encryption: Encryption | None = None,
     ) -> None:
         self.node = node
+        self.entrance = entrance
         self.budgets = budgets
         self.now_s = node.world.clock.monotonic
         self.tx_ids: list[str] = []  # transactional ids that no channel uses now

@@ -56,7 +56,7 @@ from waystation.wire.amqp.errors import (
 if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.node import Node
-    from waystation.broker.access.types import Names
+    from waystation.broker.access.types import Entrance, Names
     from waystation.message import Message
     from waystation.protocols.amqp.consumer import AmqpConsumer
 
@@ -125,9 +125,9 @@ class AmqpSession:
     __slots__ = (
         "_answering", "_blocked", "_cancels", "_events", "_expiry", "_feed_timer", "_in_flight", "_long_gets",
         "_pressed", "_published", "_quota_timer", "_quota_told", "_stuck", "_task", "_writing", "access",
-        "certificate", "channels", "client", "closed", "declaring", "engine", "heartbeat_s", "hungry", "is_guest",
-        "meter", "name", "names", "node", "out", "out_bytes", "outside", "principal", "publish_times", "room",
-        "routes", "routing", "since_ms", "sources", "tx_ids", "user",
+        "certificate", "channels", "client", "closed", "declaring", "engine", "entrance", "heartbeat_s", "hungry",
+        "is_guest", "meter", "name", "names", "node", "out", "out_bytes", "outside", "principal", "publish_times",
+        "room", "routes", "routing", "since_ms", "sources", "tx_ids", "user",
     )  # fmt: skip
 
     access: Access
@@ -139,6 +139,7 @@ class AmqpSession:
     def __init__(
         self,
         node: Node,
+        entrance: Entrance,
         outside: Outside,
         name: str,
         tx_ids: list[str],
@@ -146,6 +147,7 @@ class AmqpSession:
         certificate: Principal | None = None,
     ) -> None:
         self.node = node
+        self.entrance = entrance
         self.meter = node.meters.amqp
         self.publish_times = self.meter.call(PUBLISH)
         self.outside = outside
@@ -583,9 +585,9 @@ class AmqpSession:
     @property
     def _mechanisms(self) -> str:
         """That are offered. EXTERNAL needs a certificate, but for a guest."""
-        if self.node.authenticator.guests:
+        if self.entrance.guests:
             return handshake.MECHANISMS
-        offered = self.node.authenticator.mechanisms("amqp")
+        offered = self.entrance.mechanisms("amqp")
         return " ".join(one for one in offered if one != "EXTERNAL" or self.certificate is not None)
 
     @property
@@ -595,7 +597,7 @@ class AmqpSession:
     def _authenticate(self, method: commands.Connection.StartOk) -> None:
         self.client = dict(method.client_properties or {})
         response = _bytes(method.response)
-        if self.node.authenticator.guests:
+        if self.entrance.guests:
             try:
                 self.user = handshake.guest_of(method.mechanism, response)
             except AmqpError as error:
@@ -614,13 +616,12 @@ class AmqpSession:
             self._wait_for(self._log_in(method.mechanism, response))
 
     async def _log_in(self, mechanism: str, response: bytes) -> None:
-        authenticator = self.node.authenticator
         offered = self._mechanisms
-        exchange = authenticator.begin(mechanism, self._login_peer) if mechanism in offered.split() else None
+        exchange = self.entrance.begin(mechanism, self._login_peer) if mechanism in offered.split() else None
         if exchange is None:
             self._refuse_login(handshake.unknown_mechanism(mechanism, offered))
             return
-        outcome = await authenticator.step(exchange, response, self._login_peer)
+        outcome = await self.entrance.authenticator.step(exchange, response, self._login_peer)
         if not isinstance(outcome, Done):
             self._refuse_login(handshake.refused(mechanism))
             return
@@ -643,7 +644,7 @@ class AmqpSession:
         """A client that has logged in by a token has a new one. Others are answered, and nothing changes. An API key is
         not renewed: another one may have another role, and be revoked alone."""
         if self._expiry is not None:
-            outcome = await self.node.authenticator.bearer(token.decode("latin-1"), self._login_peer)
+            outcome = await self.entrance.authenticator.bearer(token.decode("latin-1"), self._login_peer)
             before = (self.principal.name, self.principal.credential)
             if not isinstance(outcome, Done) or (outcome.principal.name, outcome.principal.credential) != before:
                 raise AmqpError(NOT_ALLOWED, "the new secret is no token of the same user")

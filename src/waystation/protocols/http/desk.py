@@ -14,7 +14,7 @@ from copy import copy
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT, Principal
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, Entrance, Principal
 from waystation.errors import Invalid, WaystationError
 from waystation.observe.events import event_logger
 from waystation.protocols.http.api.dashboard_files import DashboardFiles
@@ -64,16 +64,17 @@ MOST_DESKS = 1_000
 class Desk:
     """What handlers are given: one for requests of nobody, and one like it for each user, with an access of its own."""
 
-    def __init__(self, broker: Node, host: str, long_work: LongWork, mounts: Mounts) -> None:
+    def __init__(self, broker: Node, entrance: Entrance, host: str, long_work: LongWork, mounts: Mounts) -> None:
         self.broker = broker
+        self.entrance = entrance
         self.long_work = long_work
         self.meter = broker.meters.http
-        self.login = HttpLogin(broker)
+        self.login = HttpLogin(broker, entrance)
         self._bind(ANONYMOUS)
         self._others: OrderedDict[Principal, Desk] = OrderedDict()
         self.openapi: bytes | None = None
         self.files = DashboardFiles()
-        self._guard = Guard(host)
+        self._guard = Guard(host, entrance.terms.advertised_host)
         self._router = Router(ROUTES)
         self._mounted = Mounted(mounts)
         self._under_way: set[asyncio.Task[Any]] = set()

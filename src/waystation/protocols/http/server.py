@@ -14,6 +14,7 @@ from waystation.world.listener import Leave, Listener
 
 if TYPE_CHECKING:
     from waystation.broker.access.node import Node
+    from waystation.broker.access.types import Entrance
     from waystation.protocols.budget import Budgets
     from waystation.protocols.http.connection import HttpConnection
     from waystation.protocols.http.desk import Desk
@@ -32,12 +33,14 @@ class HttpListener:
         self,
         broker: Node,
         budgets: Budgets,
+        entrance: Entrance,
         host: str,
         port: int,
         mounts: Mounts,
         encryption: Encryption | None = None,
     ) -> None:
         self.broker = broker
+        self.entrance = entrance
         self.budgets = budgets
         self._host = host
         self._port = port
@@ -75,7 +78,7 @@ class HttpListener:
         if self._desk is None:
             from waystation.protocols.http.desk import Desk
 
-            self._desk = Desk(self.broker, self._host, self.budgets.long_work, self._mounts)
+            self._desk = Desk(self.broker, self.entrance, self._host, self.budgets.long_work, self._mounts)
         return self._desk
 
     def _connect(self, leave: Leave) -> HttpConnection:

@@ -114,13 +114,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         local = transport.get_extra_info("sockname") or ("127.0.0.1", 0)
         self.client_host = str(peer[0])
-        self.listener = self._listener.advertised(str(local[0]), int(local[1]))
+        encrypted = transport.get_extra_info("ssl_object") is not None
+        self.listener = self._listener.advertised(str(local[0]), int(local[1]), encrypted=encrypted)
         clock = self._listener.broker.world.clock
         self.last_active = clock.monotonic()
         self.since_ms = clock.now_ms()
         self.name = f"kafka:{self.client_host}:{peer[1]}"
         certificate = self._listener.broker.authenticator.certificate(transport.get_extra_info("ssl_object"))
-        if certificate is not None or self._listener.broker.authenticator.required:
+        if certificate is not None or self._listener.entrance.required:
             self._ask_login(certificate)
         self._listener.broker.connections.add(self)
 
@@ -222,7 +223,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     @property
     def logs_in(self) -> bool:
         """Whether it has to log in, and has not yet."""
-        return self._access.principal is ANONYMOUS and self._listener.broker.authenticator.required
+        return self._access.principal is ANONYMOUS and self._listener.entrance.required
 
     @property
     def login(self) -> str:
@@ -280,11 +281,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _ask_login(self, certificate: Principal | None) -> KafkaLogin:
         broker = self._listener.broker
         peer = LoginPeer("kafka", self.client_host, certificate)
-        self._login = login = KafkaLogin(broker.authenticator, peer, self._listener.now_s, self._entered)
+        self._login = login = KafkaLogin(self._listener.entrance, peer, self._listener.now_s, self._entered)
         self._guarded = not login.idle
         if certificate is not None:
             self._entered(broker.authenticator.certified(certificate, peer))
-        elif broker.authenticator.required:
+        elif self._listener.entrance.required:
             self._engine.allow(MAX_REQUEST_BYTES)
         return login
 

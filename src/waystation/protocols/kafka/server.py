@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, Entrance
 from waystation.protocols.kafka.connection import KafkaConnection
 from waystation.protocols.kafka.records.fetch_sessions import Sessions
 from waystation.protocols.kafka.requests.registry import Listener
@@ -20,10 +20,11 @@ LONGEST = 255
 
 
 class KafkaListener:
-    """Made once per broker; `connection` is called by the front for each client that speaks Kafka."""
+    """Made for each of the broker's fronts; `connection` is called by it for each client that speaks Kafka."""
 
-    def __init__(self, broker: Node, budgets: Budgets) -> None:
+    def __init__(self, broker: Node, budgets: Budgets, entrance: Entrance) -> None:
         self.broker = broker
+        self.entrance = entrance
         self.budgets = budgets
         self.sessions = Sessions(broker.world.random)
         self.now_s = broker.world.clock.monotonic
@@ -33,21 +34,23 @@ class KafkaListener:
         self.produce_times = self.meter.call("produce")
         self.fetch_times = self.meter.call("fetch")
         self._tasks: set[asyncio.Future[None]] = set()
-        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._listeners: dict[Listener, Listener] = {}
         self._clients: dict[tuple[str, str], tuple[str, str]] = {}
 
     def connection(self, gone: Callable[[], None]) -> KafkaConnection:
         """`gone` is called when the connection is over."""
         return KafkaConnection(self, gone)
 
-    def advertised(self, host: str, port: int) -> Listener:
-        """The address that clients on a connection to (host, port) are told: the one that they have reached."""
-        found = self._listeners.get((host, port))
-        if found is None:  # one for all of them: ten thousand connections need not have one each
-            if len(self._listeners) >= MAX_KNOWN:
-                self._listeners.clear()
-            found = self._listeners[host, port] = Listener(host, port)
-        return found
+    def advertised(self, host: str, port: int, *, encrypted: bool) -> Listener:
+        """The address that clients on a connection to (host, port) are told: the one that they have reached, unless the
+        listener advertises another."""
+        terms = self.entrance.terms
+        made = Listener(
+            terms.advertised_host or host, terms.advertised_port or port, terms.name, encrypted, self.entrance.required
+        )
+        if len(self._listeners) >= MAX_KNOWN:
+            self._listeners.clear()
+        return self._listeners.setdefault(made, made)  # ten thousand connections need not have one each
 
     def known(self, client_id: str | None, request: Any, software: str) -> tuple[str, str]:
         """What a client calls itself, and its program, which ApiVersions says; alike ones share their texts."""

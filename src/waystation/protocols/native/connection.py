@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from waystation.broker.access.types import Principal
+from waystation.broker.access.types import Entrance, Principal
 from waystation.observe.events import event_logger
 from waystation.protocols.budget import FEW_BYTES, FREE_BYTES, MUCH_BYTES, SMALL_BYTES
 from waystation.protocols.native.framing.intake import KEPT_BUFFER
@@ -103,7 +103,9 @@ class NativeConnection(asyncio.BufferedProtocol):
         clock: Clock,
         gone: Callable[[], None],
         kind: str,
+        entrance: Entrance,
     ) -> None:
+        self.entrance = entrance
         self._out = Out(self._flush)
         self._talk = talk(self._out, self._on_room)
         self._clock = clock
@@ -128,8 +130,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
         transport.set_write_buffer_limits(high=FREE_BYTES)  # type: ignore[attr-defined]
         self.client_host = self.peer[0]
-        authenticator = self._talk.session.broker.authenticator
-        self.certificate = authenticator.certificate(transport.get_extra_info("ssl_object"))
+        self.certificate = self.entrance.authenticator.certificate(transport.get_extra_info("ssl_object"))
         self._talk.session.appear(self)
 
     @property

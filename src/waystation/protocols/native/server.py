@@ -1,4 +1,4 @@
-"""The native listener: what native clients' connections share. Their socket is the front's (`protocols/front.py`)."""
+"""The native listener: what native clients' connections share. Their sockets are the fronts' (`protocols/front.py`)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from waystation.protocols.native.session import NativeSession, Send
 
 if TYPE_CHECKING:
     from waystation.broker.access.node import Node
+    from waystation.broker.access.types import Entrance
     from waystation.protocols.budget import Budgets
 
 
 class NativeListener:
-    """Made once per broker."""
+    """Made once per broker, for all of its fronts."""
 
     def __init__(self, broker: Node, budgets: Budgets) -> None:
         self._broker = broker
@@ -28,20 +29,19 @@ class NativeListener:
         self._subscriptions = PlainSubscriptions()
         self._numbers = itertools.count(1)
 
-    @property
-    def by_first_byte(self) -> Mapping[int, Callable[[Callable[[], None]], NativeConnection]]:
-        """What makes a connection, by the byte that such a client sends first."""
-        return {MAGIC[0]: self.frames, ord("{"): self.json_lines}
+    def by_first_byte(self, entrance: Entrance) -> Mapping[int, Callable[[Callable[[], None]], NativeConnection]]:
+        """What makes a connection that came in there, by the byte that such a client sends first."""
+        return {MAGIC[0]: partial(self._frames, entrance), ord("{"): partial(self._json_lines, entrance)}
 
-    def frames(self, gone: Callable[[], None]) -> NativeConnection:
+    def _frames(self, entrance: Entrance, gone: Callable[[], None]) -> NativeConnection:
         """A connection that speaks msgpack frames; `gone` is called when it is over."""
         talk = partial(BinaryTalk, self._broker, self._name("native"), self._budgets.long_work)
-        return NativeConnection(talk, self._budgets, self._broker.world.clock, gone, "native")
+        return NativeConnection(talk, self._budgets, self._broker.world.clock, gone, "native", entrance)
 
-    def json_lines(self, gone: Callable[[], None]) -> NativeConnection:
+    def _json_lines(self, entrance: Entrance, gone: Callable[[], None]) -> NativeConnection:
         """A connection that speaks JSON lines."""
         talk = partial(LinesTalk, self._broker, self._name("json"), self._subscriptions)
-        return NativeConnection(talk, self._budgets, self._broker.world.clock, gone, "json")
+        return NativeConnection(talk, self._budgets, self._broker.world.clock, gone, "json", entrance)
 
     def session(self, send: Send) -> NativeSession:
         """A session of a client in this very process."""

@@ -138,10 +138,11 @@ class NativeSession:
     def log_in(self, command: Hello | Authenticate) -> HelloAnswer | Awaitable[HelloAnswer]:
         """A step of its login. Who runs in this process, or asks a broker that nobody can log in to, is greeted."""
         node = isinstance(command, Authenticate) or command.mechanism == NODE_MECHANISM
-        if self.wire is None or not (node or self.broker.authenticator.offered):
+        if self.wire is None or not (node or self.wire.entrance.offered):
             return greeting(self)
         if self._login is None:
-            self._login = NativeLogin(self, LoginPeer("native", self.wire.peer[0], self.wire.certificate))
+            peer = LoginPeer("native", self.wire.peer[0], self.wire.certificate)
+            self._login = NativeLogin(self, self.wire.entrance, peer)
         return self._login.begin(command) if isinstance(command, Hello) else self._login.go_on(command.data)
 
     def enter(self, principal: Principal, expires_ms: int | None = None) -> None:
@@ -431,7 +432,7 @@ class NativeSession:
         elif wire.certificate is not None:
             self.enter(wire.certificate)
         else:
-            self.guarded = self.broker.authenticator.required
+            self.guarded = wire.entrance.required
         self.broker.connections.add(self)
 
     @property

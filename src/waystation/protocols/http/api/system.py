@@ -72,7 +72,7 @@ def _may_know(desk: Desk, call: Call[Nothing, Nothing]) -> bool:
     if desk.principal is not ANONYMOUS:
         return True
     token = desk.broker.settings.text("waystation.http.token")
-    return not desk.broker.authenticator.required and (not token or has_password(token, call.request.headers))
+    return not desk.entrance.required and (not token or has_password(token, call.request.headers))
 
 
 class LoginBody(msgspec.Struct):
@@ -98,9 +98,9 @@ async def log_out(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 async def whoami(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     who = desk.principal
-    required = desk.broker.authenticator.required
+    required = desk.entrance.required
     return (
-        Whoami("", superuser=not required, required=required)
+        Whoami("", superuser=not desk.broker.authenticator.required, required=required)
         if who is ANONYMOUS
         else Whoami(who.name, who.superuser, required)
     )

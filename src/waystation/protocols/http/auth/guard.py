@@ -4,8 +4,8 @@ A browser on the broker's machine runs pages from anywhere, and they can make it
 tell such a request from an honest one:
 
 - **Host.** A page that points its own name at 127.0.0.1 (DNS rebinding) sends that name. So the host has to be an IP
-  address, `localhost`, a name without a dot (no public name is one), the name that the door listens on, or one of
-  `waystation.http.hosts`.
+  address, `localhost`, a name without a dot (no public name is one), a name that the listener has or advertises, or
+  one of `waystation.http.hosts`.
 - **Origin.** Browsers send it with every POST, PUT, PATCH and DELETE of a page and with every WebSocket. Where it is
   sent, it has to be the door's own.
 - **Sec-Fetch-Site.** Browsers send it with plain reads too, but only to origins that they trust: HTTPS, or loopback. So
@@ -40,8 +40,8 @@ _FORM_TYPES = ("", "text/plain", "application/x-www-form-urlencoded", "multipart
 class Guard:
     """One per listener."""
 
-    def __init__(self, host: str) -> None:
-        self._own = host.lower()
+    def __init__(self, *hosts: str) -> None:
+        self._own = tuple(host.lower() for host in hosts)
         self._known: dict[tuple[str, str], bool] = {}
 
     def check(self, headers: dict[str, str], allowed: str, *, changes: bool) -> None:
@@ -100,10 +100,10 @@ def _is_a_browsers(headers: dict[str, str]) -> bool:
     return "referer" in headers or "sec-fetch-site" in headers or "cookie" in headers
 
 
-def _is_allowed(name: str, own: str, allowed: str) -> bool:
+def _is_allowed(name: str, own: tuple[str, ...], allowed: str) -> bool:
     if not name:
         return True  # HTTP/1.0 need not say it; every browser does
-    if name in (own, "localhost") or name.endswith(".localhost") or "." not in name:
+    if name in (*own, "localhost") or name.endswith(".localhost") or "." not in name:
         return True
     return _is_ip(name) or name in {known.strip().lower() for known in allowed.split(",")}
 

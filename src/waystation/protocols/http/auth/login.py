@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.broker.access.types import ANONYMOUS, HTTP_TOKEN, Done, LoginPeer, Outcome, Principal
+from waystation.broker.access.types import ANONYMOUS, HTTP_TOKEN, Done, Entrance, LoginPeer, Outcome, Principal
 from waystation.protocols.http.auth.guard import VOUCHER, Guard
 from waystation.protocols.http.auth.token import check_token, has_password, is_free
 from waystation.protocols.http.transport.problems import Unauthorized
@@ -63,17 +63,17 @@ class Session(msgspec.Struct):
 class HttpLogin:
     """One per listener."""
 
-    def __init__(self, broker: Node) -> None:
+    def __init__(self, broker: Node, entrance: Entrance) -> None:
         self._broker = broker
+        self._entrance = entrance
         self._sessions: OrderedDict[bytes, Session] = OrderedDict()
 
     async def principal(self, headers: dict[str, str], parts: Sequence[str], peer: LoginPeer, *, own: bool) -> Shown:
         """Who sends this; Unauthorized if it has to be somebody. `own`: it is for our own API, which asks for the token
         itself where there are no users."""
-        authenticator = self._broker.authenticator
         token = self._broker.settings.text("waystation.http.token")
         free = own and is_free(parts)
-        if not authenticator.offered:
+        if not self._entrance.offered:
             if own:
                 check_token(token, headers, parts)
             return NOBODY
@@ -84,7 +84,7 @@ class HttpLogin:
             return found
         if free:
             return NOBODY
-        if authenticator.required:
+        if self._entrance.required:
             raise Unauthorized(LOG_IN, _challenge(headers))
         if token:
             raise Unauthorized(LOG_IN, _challenge(headers))

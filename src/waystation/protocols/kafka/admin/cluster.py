@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from waystation.errors import WaystationError
-from waystation.protocols.kafka.admin.config_entries import LISTENER
 from waystation.protocols.kafka.requests import nodes
 from waystation.protocols.kafka.requests.api_versions import FEATURES
 from waystation.protocols.kafka.requests.registry import Call
@@ -147,8 +146,9 @@ def describe_quorum(call: Call) -> object:
         )
         for asked in call.request.topics
     )
+    name = call.listener.kafka_name
     told = tuple(
-        make("Node", node_id=one.node_id, listeners=(make("Listener", name=LISTENER, host=one.host, port=one.port),))
+        make("Node", node_id=one.node_id, listeners=(make("Listener", name=name, host=one.host, port=one.port),))
         for one in nodes.endpoints(call.access.view, call.listener)
     )
     return make("DescribeQuorumResponse", error_code=ErrorCode.none, error_message=None, topics=topics, nodes=told)

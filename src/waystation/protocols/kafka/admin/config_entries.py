@@ -22,6 +22,7 @@ from waystation.config import (
     default_min_in_sync,
     render,
 )
+from waystation.protocols.kafka.requests.registry import Listener
 
 # Where a value comes from (Kafka's ConfigSource).
 TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC_BROKER, BUILT_IN, GROUP = 1, 2, 3, 4, 5, 8
@@ -30,8 +31,6 @@ _TYPES = {"bool": 1, "string": 2, "float": 6, "list": 7}
 _INT, _LONG = 3, 5
 _INT_MAX = 2**31 - 1
 
-LISTENER = "PLAINTEXT"
-"""The name of the one Kafka listener, and what it speaks."""
 _MINUTE_MS, _HOUR_MS = 60_000, 3_600_000
 
 GROUP_SETTINGS = CONSUMER_SETTINGS | SHARE_SETTINGS
@@ -120,17 +119,18 @@ def broker_entries(settings: BrokerSettings, facts: Mapping[str, str]) -> list[E
     return [*entries, *known]
 
 
-def broker_facts(node_id: int, address: str, root: str, settings: BrokerSettings) -> dict[str, str]:
-    """`address`: as host:port, that clients are told."""
-    listener = f"{LISTENER}://{address}"
+def broker_facts(node_id: int, listener: Listener, root: str, settings: BrokerSettings) -> dict[str, str]:
+    """`listener`: by which the client has come; of the others it is told nothing."""
+    name = listener.kafka_name
+    address = f"{name}://{listener.host}:{listener.port}"
     retention_ms, roll_ms = settings.integer("log.retention.ms"), settings.integer("log.roll.ms")
     return {
         BROKER_ID: str(node_id),
-        "advertised.listeners": listener,
-        "listeners": listener,
-        "listener.security.protocol.map": f"{LISTENER}:{LISTENER}",
-        "controller.listener.names": LISTENER,
-        "inter.broker.listener.name": LISTENER,
+        "advertised.listeners": address,
+        "listeners": address,
+        "listener.security.protocol.map": f"{name}:{listener.protocol}",
+        "controller.listener.names": name,
+        "inter.broker.listener.name": name,
         "log.dir": root,
         "log.dirs": root,
         "log.retention.minutes": str(max(retention_ms // _MINUTE_MS, -1)),

@@ -93,8 +93,7 @@ async def _entries(call: Call, kind: int, name: str) -> list[Entry]:
         if name == "":
             return default_entries(access.cluster.settings())
         _check_broker(call, name)
-        listener = f"{call.listener.host}:{call.listener.port}"
-        facts = broker_facts(call.broker.node_id, listener, call.broker.root, settings)
+        facts = broker_facts(call.broker.node_id, call.listener, call.broker.root, settings)
         return broker_entries(access.cluster.settings(), facts)
     if kind not in (GROUP, CLIENT_METRICS):
         raise _no_such_type(kind)

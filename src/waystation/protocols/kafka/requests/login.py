@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from waystation.broker.access.types import Challenge, Done, Exchange, Failed, LoginPeer, Principal
 
 if TYPE_CHECKING:
-    from waystation.broker.access.types import Authenticator
+    from waystation.broker.access.types import Entrance
     from waystation.protocols.kafka.requests.registry import Call
 
 SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 17, 18, 36
@@ -34,16 +34,16 @@ REFUSED = "Authentication failed during authentication due to invalid credential
 class KafkaLogin:
     """One connection's."""
 
-    __slots__ = ("_authenticator", "_exchange", "_now_s", "entered", "expires_s", "over", "peer", "principal")
+    __slots__ = ("_entrance", "_exchange", "_now_s", "entered", "expires_s", "over", "peer", "principal")
 
     def __init__(
         self,
-        authenticator: Authenticator,
+        entrance: Entrance,
         peer: LoginPeer,
         now_s: Callable[[], float],
         entered: Callable[[Principal], None],
     ) -> None:
-        self._authenticator = authenticator
+        self._entrance = entrance
         self._now_s = now_s
         self._exchange: Exchange | None = None
         self.peer = peer
@@ -59,7 +59,7 @@ class KafkaLogin:
         if api_key in BEFORE_LOGIN:
             return None
         if self.principal is None:
-            return None if not self._authenticator.required else "the client has not logged in (SASL)"
+            return None if not self._entrance.required else "the client has not logged in (SASL)"
         if self.expires_s is not None and self._now_s() > self.expires_s:
             return "the session has expired, and the client has not logged in again"
         return None
@@ -71,11 +71,11 @@ class KafkaLogin:
 
     def handshake(self, mechanism: str, version: int) -> tuple[ErrorCode, tuple[str, ...]]:
         """The answer to a client that names its mechanism: whether it is offered, and which are."""
-        offered = self._authenticator.mechanisms("kafka") if self._authenticator.offered else ()
+        offered = self._entrance.mechanisms("kafka") if self._entrance.offered else ()
         if version < FRAMED:
             self.over = True
             return ErrorCode.unsupported_version, offered
-        self._exchange = self._authenticator.begin(mechanism, self.peer) if offered else None
+        self._exchange = self._entrance.begin(mechanism, self.peer) if offered else None
         if self._exchange is None:
             self.over = True
             return ErrorCode.unsupported_sasl_mechanism, offered
@@ -87,7 +87,7 @@ class KafkaLogin:
         if exchange is None:
             self.over = True
             return ErrorCode.illegal_sasl_state, "SaslHandshake comes before SaslAuthenticate", b"", 0
-        outcome = await self._authenticator.step(exchange, data, self.peer)
+        outcome = await self._entrance.authenticator.step(exchange, data, self.peer)
         if isinstance(outcome, Challenge):
             return ErrorCode.none, "", outcome.data, 0
         self._exchange = None
@@ -106,7 +106,7 @@ class KafkaLogin:
         )
 
     def _enter(self, done: Done) -> int:
-        session_ms = self._authenticator.session_ms(done)
+        session_ms = self._entrance.authenticator.session_ms(done)
         self.principal = done.principal
         self.expires_s = self._now_s() + session_ms / 1000 if session_ms else None
         self.entered(done.principal)

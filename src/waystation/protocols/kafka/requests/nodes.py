@@ -1,6 +1,6 @@
 """Nodes of a cluster as Kafka's clients are told of them: their ids, racks and addresses, and who leads a partition.
 
-Invariant: a client is sent only where it can connect to. A node whose entry has no address of this kind of listener is
+Invariant: a client is sent only where it can connect to. A node whose entry has no address of the listener's name is
 left out, unless it is this one: the client has reached that. A broker alone is told as the address that the client has
 reached. What is told is the view of this node at that moment, and may be old: the node that a client is sent to checks
 again.
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.types import ClusterView, KnownNode, Placed
     from waystation.protocols.kafka.requests.registry import Call, Listener
-
-LISTENER = "kafka"
-"""The name that the address for Kafka's clients has in a node's entry."""
 
 NO_NODE = -1
 
@@ -43,9 +40,9 @@ class Leader(NamedTuple):
 
 
 def endpoint_of(view: ClusterView, node: KnownNode, listener: Listener) -> Endpoint | None:
-    """`listener`: what the client has reached here. None: it cannot connect to that node."""
+    """`listener`: what the client has reached here, and is sent to there. None: that node has none of its name."""
     rack = node.rack or None
-    address = node.listeners.get(LISTENER)
+    address = node.listeners.get(listener.name)
     if address is not None:
         return Endpoint(node.id, address.host, address.port, rack)
     return Endpoint(node.id, listener.host, listener.port, rack) if node.id == view.node_id else None

@@ -25,10 +25,25 @@ Handler = Callable[["Call"], Any]
 
 
 class Listener(msgspec.Struct, frozen=True):
-    """The address that clients are told to use."""
+    """What a client has connected to: its name, and the address that clients are told to use."""
 
     host: str
     port: int
+    name: str = "kafka"
+    encrypted: bool = False
+    asks: bool = False
+    """Whether a client has to log in."""
+
+    @property
+    def protocol(self) -> str:
+        """As Kafka calls what is spoken here."""
+        transport = "SSL" if self.encrypted else "PLAINTEXT"
+        return f"SASL_{transport}" if self.asks else transport
+
+    @property
+    def kafka_name(self) -> str:
+        """As Kafka's settings spell its name; the one that has none of its own is called as what it speaks."""
+        return self.protocol if self.name == "kafka" else self.name.upper()
 
 
 class Call(msgspec.Struct):

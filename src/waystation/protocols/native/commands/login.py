@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from waystation.broker.access.types import ANONYMOUS, Challenge, Done, Exchange, LoginPeer, Principal
+from waystation.broker.access.types import ANONYMOUS, Challenge, Done, Entrance, Exchange, LoginPeer, Principal
 from waystation.errors import NotAuthenticated
 from waystation.protocol import VERSION, Authenticate, Hello, HelloAnswer, Ping
 from waystation.version import __version__
@@ -32,21 +32,21 @@ def greeting(session: NativeSession) -> HelloAnswer:
 class NativeLogin:
     """The exchange that is under way."""
 
-    __slots__ = ("_exchange", "_peer", "_session")
+    __slots__ = ("_entrance", "_exchange", "_peer", "_session")
 
-    def __init__(self, session: NativeSession, peer: LoginPeer) -> None:
+    def __init__(self, session: NativeSession, entrance: Entrance, peer: LoginPeer) -> None:
         self._session = session
+        self._entrance = entrance
         self._peer = peer
         self._exchange: Exchange | None = None
 
     async def begin(self, command: Hello) -> HelloAnswer:
-        authenticator = self._session.broker.authenticator
         mechanism, data = command.mechanism, command.data
         if not mechanism:
             mechanism, data = "PLAIN", b"\0".join((b"", command.user.encode(), command.password.encode()))
-        self._exchange = authenticator.begin(mechanism, self._peer)
+        self._exchange = self._entrance.begin(mechanism, self._peer)
         if self._exchange is None:
-            offered = ", ".join(authenticator.mechanisms("native"))
+            offered = ", ".join(self._entrance.mechanisms("native"))
             raise self._over(f"mechanism: {mechanism[:40]!r} is not offered; there are {offered}")
         return await self.go_on(data)
 
@@ -55,7 +55,7 @@ class NativeLogin:
         if exchange is None:
             raise self._over("there is no login to go on with: hello comes first")
         session = self._session
-        outcome = await session.broker.authenticator.step(exchange, data, self._peer)
+        outcome = await self._entrance.authenticator.step(exchange, data, self._peer)
         answer = greeting(session)
         if isinstance(outcome, Challenge):
             self._exchange = exchange

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from waystation.broker.access.types import Principal
+from waystation.broker.access.types import Entrance, Principal
 from waystation.observe.connections import ChannelInfo, ConnectionInfo, ConsumerInfo, doing_at
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ class Wire(Protocol):
 
     @property
     def host(self) -> Address: ...
+
+    @property
+    def entrance(self) -> Entrance:
+        """Of the listener by which it came."""
 
     @property
     def certificate(self) -> Principal | None:

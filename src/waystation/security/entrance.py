@@ -1,0 +1,66 @@
+"""What one listener asks of who connects to it. A broker has one `Authenticator`; each of its listeners has its terms,
+and asks an `Entrance` made of both.
+
+Invariant: a listener's terms can only leave mechanisms out, and never let somebody in whom the authenticator would
+refuse. Where they say that nobody has to log in, a client that does not is nobody, and rules decide what nobody may.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from waystation.security.authenticator import NODE_MECHANISM, Authenticator, LoginPeer
+from waystation.security.sasl.exchange import Exchange
+
+
+class ListenerTerms(msgspec.Struct, frozen=True):
+    """A listener, as it was configured."""
+
+    name: str
+    """Nodes of a cluster have it in common: by it one of them knows where the others have the same listener."""
+    advertised_host: str = ""
+    """Where clients are told to connect; empty: where they have."""
+    advertised_port: int = 0
+    """0: the one that it listens on."""
+    auth_required: bool | None = None
+    """Whether a client has to log in; None: as `auth.required` says for the broker."""
+    mechanisms: tuple[str, ...] = ()
+    """Of those that the broker offers; empty: all."""
+
+
+class Entrance:
+    """One per listener."""
+
+    def __init__(self, authenticator: Authenticator, terms: ListenerTerms) -> None:
+        self.authenticator = authenticator
+        self.terms = terms
+
+    @property
+    def required(self) -> bool:
+        """Whether a client has to show who it is."""
+        said = self.terms.auth_required
+        return self.authenticator.required if said is None else said
+
+    @property
+    def offered(self) -> bool:
+        """Whether a client can show who it is."""
+        return self.required or self.authenticator.offered
+
+    @property
+    def guests(self) -> bool:
+        """Whether AMQP's `guest` may enter."""
+        return self.authenticator.guests and not self.required
+
+    def mechanisms(self, protocol: str) -> tuple[str, ...]:
+        """In the order of preference."""
+        found, wanted = self.authenticator.mechanisms(protocol), self.terms.mechanisms
+        if not wanted:
+            return found
+        # AMQPLAIN is how old clients spell PLAIN.
+        return tuple(one for one in found if one in wanted or (one == "AMQPLAIN" and "PLAIN" in wanted))
+
+    def begin(self, mechanism: str, peer: LoginPeer) -> Exchange | None:
+        """None: it is not offered here."""
+        if mechanism != NODE_MECHANISM and mechanism not in self.mechanisms(peer.protocol):
+            return None
+        return self.authenticator.begin(mechanism, peer)
