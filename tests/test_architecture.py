@@ -86,7 +86,9 @@ def reaches_outside(source: str) -> Iterator[tuple[int, str]]:
 
 
 PUBLISHING = {
-    "queues": frozenset({"put", "put_durable", "put_each", "put_same", "put_several", "put_when_room"}),
+    "queues": frozenset(
+        {"put", "put_durable", "put_each", "put_each_several", "put_same", "put_several", "put_when_room"}
+    ),
     "messages": frozenset({"publish", "ensure"}),
     "publishing": frozenset({"append"}),
     "routing": frozenset({"publish", "put"}),

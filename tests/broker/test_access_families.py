@@ -107,6 +107,7 @@ ASK_NOBODY = {
     "begin_routed": "what is published in it was asked about when it was routed",
     "put_routed": "it was asked about when it was routed",
     "put_same_routed": "it was asked about when it was routed",
+    "put_several_routed": "it was asked about when it was routed",
     "publish_routed": "it was asked about when it was routed",
     "check_key": "topic permissions only take away from what was asked about",
     "durable_soon": "what was written was asked about",
@@ -254,6 +255,7 @@ class Stage:
             "positions": [(TOPIC, 0, 0)],
             "producer": producer,
             "promised": True,
+            "puts": [(QUEUE, [Message(b"x")])],
             "query": {},
             "queue": QUEUE,
             "queues": [QUEUE],
@@ -307,7 +309,6 @@ class Stage:
             "client_quotas.alter": {"changes": {"producer_byte_rate": 1e9}},
             "holds": {"name": QUEUE},
             "put_same": {"queues": [QUEUE]},
-            "put_several": {"puts": [(QUEUE, [Message(b"x")])]},
             "cluster.alter_settings": {"changes": {"num.partitions": "3"}},
             "groups.join": {
                 "request": JoinRequest(

@@ -16,7 +16,7 @@ from waystation.log.batches import batch as batches
 from waystation.message import Message
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard import shard as shard_module
-from waystation.queues.shard.shard import PutOutcome, PutResult
+from waystation.queues.shard.shard import PutEach, PutEachOutcome, PutOutcome, PutResult
 
 Puts = Sequence[tuple[str, Sequence[Message]]]
 
@@ -234,6 +234,26 @@ async def test_what_a_full_queue_refuses_is_its_dead_letter_when_it_is_put_by_it
         broker.queues.put("proud", messages)
     await asyncio.sleep(1)
     assert payloads(broker, "dead") == [b"refused"]
+
+
+@on_a_machine
+async def test_messages_that_stand_alone_are_refused_singly_and_are_dead_letters_at_once(machine: Machine) -> None:
+    broker = machine.broker
+    settings = QueueSettings(max_length=2, overflow="reject-dead-letter", dead_letter="dead")
+    await declared(broker, 2)
+    await broker.queues.declare("proud", settings)
+    three = [Message(b"%d" % number) for number in range(3)]
+    puts: Puts = [("jobs.0", three), ("proud", three), ("nowhere", three), ("jobs.1", []), ("jobs.1", three)]
+    outcomes: dict[int, PutEachOutcome] = {}
+    for step in broker.queues.put_each_several(puts):
+        outcomes.update(step)
+    in_order = [outcomes[index] for index in range(len(puts))]
+    refused = [one.refused if isinstance(one, PutEach) else type(one) for one in in_order]
+    assert refused == [[], [2], NotFound, Invalid, []]
+    await asyncio.sleep(1)
+    broker = await machine.again()
+    found = [payloads(broker, name) for name in ("jobs.0", "proud", "jobs.1", "dead")]
+    assert found == [[b"0", b"1", b"2"], [b"0", b"1"], [b"0", b"1", b"2"], [b"2"]]
 
 
 @on_a_machine

@@ -189,7 +189,7 @@ class QueueMachine:
 
     async def put(self) -> None:
         queue = self.rng.choice(PUT_TO)
-        sent = self._new(queue)
+        sent = self._new(queue, self.rng.choice((1, 1, 3, 20)))
         if queue == "proud":
             await self._put_each(queue, sent)
             return
@@ -204,9 +204,9 @@ class QueueMachine:
             for one in sent:
                 one.stored = True
 
-    def _new(self, queue: str) -> list[Sent]:
+    def _new(self, queue: str, count: int) -> list[Sent]:
         """Messages that are about to be put."""
-        sent = [self.clients.new(queue) for _ in range(self.rng.choice((1, 1, 3, 20)))]
+        sent = [self.clients.new(queue) for _ in range(count)]
         if queue in ("small", "tight"):
             del sent[self.rng.choice((1, 4)) :]
         for one in sent:
@@ -215,8 +215,8 @@ class QueueMachine:
 
     async def put_several(self) -> None:
         """Puts to several queues that come together. Each is taken or refused by itself."""
-        queues = self.rng.choices(PUT_TO, k=self.rng.choice((2, 3, 6)))  # one may come again
-        sent = [self._new(queue) for queue in queues]
+        queues = self.rng.choices(PUT_TO, k=self.rng.choice((2, 2, 4)))  # one may come again
+        sent = [self._new(queue, self.rng.choice((1, 1, 2))) for queue in queues]
         puts = [(own[0].queue, [self.message(one) for one in own]) for own in sent]
         if self.rng.random() < 0.3:
             again = self._to_send_once()

@@ -12,7 +12,7 @@ from waystation.message import Message
 from waystation.queues.errors import NeverFits
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, QueuePlace
 from waystation.queues.shard.queue import Queue
-from waystation.queues.shard.shard import MAX_TOGETHER, PutOutcome, PutResult, Shard
+from waystation.queues.shard.shard import MAX_TOGETHER, PutEach, PutEachOutcome, PutOutcome, PutResult, Shard
 from waystation.topics.partitions.partition import Receipt
 
 STEP_QUEUES = 256
@@ -81,6 +81,29 @@ def put_several(
             outcomes = shard.put_several([(queue, puts[index][1]) for index, queue in step])
             yield {index: outcome for (index, _), outcome in zip(step, outcomes, strict=False)}
             at += len(outcomes)
+
+
+def put_each_several(
+    find: Callable[[str], QueuePlace], puts: Sequence[tuple[str, Sequence[Message]]]
+) -> Iterator[Mapping[int, PutEachOutcome]]:
+    """The same as if the messages were put one by one: a full queue refuses those that it cannot take, and only those.
+    Where one does, its messages are tried by themselves."""
+    for step in put_several(find, puts):
+        yield {index: _each(find, *puts[index], outcome) for index, outcome in step.items()}
+
+
+def _each(
+    find: Callable[[str], QueuePlace], name: str, messages: Sequence[Message], outcome: PutOutcome
+) -> PutEachOutcome:
+    if isinstance(outcome, PutResult):
+        return PutEach(outcome.receipt, [])
+    if not isinstance(outcome, Full):
+        return outcome
+    try:
+        shard, queue = find(name)
+        return shard.put_each(queue, messages)
+    except WaystationError as error:
+        return error
 
 
 def put_same(

@@ -24,14 +24,21 @@ from waystation.queues.ledger.runs import add_run
 from waystation.queues.ledger.states import State
 from waystation.queues.looking import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, QueuePlace, check_not_internal
-from waystation.queues.putting import put_or_refuse, put_same, put_several, put_with_patience, together
+from waystation.queues.putting import (
+    put_each_several,
+    put_or_refuse,
+    put_same,
+    put_several,
+    put_with_patience,
+    together,
+)
 from waystation.queues.redriving import Progress, Redrive
 from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided, with_changes
 from waystation.queues.shard.commands import count_of
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
-from waystation.queues.shard.shard import PutEach, PutOutcome, PutResult, Shard
+from waystation.queues.shard.shard import PutEach, PutEachOutcome, PutOutcome, PutResult, Shard
 from waystation.queues.shard.shards import Shards
 from waystation.topics.partitions.durability import Durability
 from waystation.topics.partitions.partition import Receipt
@@ -338,6 +345,10 @@ class Queues:
         what became of which, by index. One that is refused harms no other; what a full queue refuses is no dead letter
         yet, since it may be put again by itself."""
         return put_several(self.of_users, puts)
+
+    def put_each_several(self, puts: Sequence[tuple[str, Sequence[Message]]]) -> Iterator[Mapping[int, PutEachOutcome]]:
+        """The same as if the messages were put one by one: a full queue refuses single messages, and says which."""
+        return put_each_several(self.of_users, puts)
 
     def put_same(self, names: Iterable[str], messages: Sequence[Message]) -> Iterator[tuple[Sequence[str], Receipt]]:
         """The same messages to several queues, step by step; gives after each which queues have taken them, and the

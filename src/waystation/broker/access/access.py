@@ -52,7 +52,7 @@ from waystation.queues.looking import PEEKED_BYTES, read_entries
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
-from waystation.queues.shard.shard import PutEach, PutOutcome, PutResult
+from waystation.queues.shard.shard import PutEach, PutEachOutcome, PutOutcome, PutResult
 from waystation.routing.exchanges.exchange import ExchangeSettings
 from waystation.routing.namespace_names import Names, prefix_of
 from waystation.routing.resolving import Route
@@ -262,17 +262,10 @@ class Access:
     def put_several(self, puts: Sequence[tuple[str, Sequence[Message]]]) -> list[PutOutcome]:
         """Puts to several queues that came together, and what became of each, in order; one that is refused harms no
         other. What a full queue refuses is no dead letter yet: `put` it again, unless it waits for room."""
-        outcomes: dict[int, PutOutcome] = {}
-        admitted: list[int] = []
-        for index, (queue, _) in enumerate(puts):
-            try:
-                self.admit_queue(queue)
-            except WaystationError as error:
-                outcomes[index] = error
-            else:
-                admitted.append(index)
+        admitted, refused = _admitted(puts, self.admit_queue)
         if not admitted:
-            return list(outcomes.values())
+            return list(refused.values())
+        outcomes: dict[int, PutOutcome] = {**refused}
         for step in self._broker.queues.put_several([puts[index] for index in admitted]):
             for at, outcome in step.items():
                 outcomes[admitted[at]] = outcome
@@ -692,6 +685,17 @@ class Access:
         self._check_routed(queue)
         return self._broker.queues.put_each(queue, messages)
 
+    def put_several_routed(
+        self, puts: Sequence[tuple[str, Sequence[Message]]]
+    ) -> Iterator[Mapping[int, PutEachOutcome]]:
+        """`put_routed` to several queues, step by step: stored together for each shard. Gives after each step what
+        became of which, by index; one that is refused harms no other."""
+        admitted, refused = _admitted(puts, self._check_routed)
+        if refused:
+            yield refused
+        for step in self._broker.queues.put_each_several([puts[index] for index in admitted]):
+            yield {admitted[at]: outcome for at, outcome in step.items()}
+
     def put_same_routed(
         self, queues: Sequence[str], messages: Sequence[Message]
     ) -> Iterator[tuple[Sequence[str], Receipt]]:
@@ -926,6 +930,22 @@ class Access:
         from waystation.broker.access.administration.views import ViewAccess
 
         return ViewAccess(self._broker, self.principal, self.mutate)
+
+
+def _admitted(
+    puts: Sequence[tuple[str, Sequence[Message]]], admit: Callable[[str], None]
+) -> tuple[list[int], dict[int, WaystationError]]:
+    """The indexes of puts that are admitted, and why others are not."""
+    admitted: list[int] = []
+    refused: dict[int, WaystationError] = {}
+    for index, (queue, _) in enumerate(puts):
+        try:
+            admit(queue)
+        except WaystationError as error:
+            refused[index] = error
+        else:
+            admitted.append(index)
+    return admitted, refused
 
 
 def _dead_letters_of(settings: QueueSettings) -> tuple[Resource, str]:

@@ -31,7 +31,7 @@ from waystation.wire.amqp.errors import (
 from waystation.wire.amqp.properties import encode
 
 if TYPE_CHECKING:
-    from waystation.broker.access.types import Receipt
+    from waystation.broker.access.types import PutEach, Receipt
     from waystation.message import Message
     from waystation.protocols.amqp.channel import Channel
     from waystation.protocols.amqp.events import PublishEvent, Target
@@ -173,16 +173,14 @@ def _write(session: AmqpSession, channel: Channel) -> Iterator[int]:
                 for name in taken:
                     del pending[name]
                 yield channel.pending_bytes
-    for name, batch in pending.items():
-        try:
-            result = session.access.put_routed(name, batch.messages)
-        except NotFound:
+    for batch, result in _put(session, pending):
+        if isinstance(result, NotFound):
             continue  # deleted a moment ago: as if it had not been bound
-        except WaystationError as error:
-            failures.append(error)
+        if isinstance(result, WaystationError):
+            failures.append(result)
             refused.update(batch.sequences)
             continue
-        if result.receipt is not None:
+        if result.receipt is not None and (not receipts or receipts[-1] is not result.receipt):
             receipts.append(result.receipt)
         for index in result.refused:
             refused.add(batch.sequences[index])
@@ -203,6 +201,22 @@ def _write(session: AmqpSession, channel: Channel) -> Iterator[int]:
     elif receipts or last:
         session.took_off(size)
         session.access.when_durable(receipts, channel.begin_turn(last, size))
+
+
+def _put(session: AmqpSession, pending: dict[str, Batch]) -> Iterator[tuple[Batch, PutEach | WaystationError]]:
+    """What became of each queue's messages, step by step: several queues' are written together."""
+    if len(pending) > 1:
+        batches = list(pending.values())
+        puts = [(name, batch.messages) for name, batch in pending.items()]
+        for step in session.access.put_several_routed(puts):
+            for index, result in step.items():
+                yield batches[index], result
+        return
+    for name, batch in pending.items():
+        try:
+            yield batch, session.access.put_routed(name, batch.messages)
+        except WaystationError as error:
+            yield batch, error
 
 
 def _all_transient(pending: dict[str, Batch]) -> bool:

@@ -23,6 +23,7 @@ import msgspec
 from waystation.errors import Full, NotFound, StorageFailed, WaystationError
 from waystation.message import Message, Run
 from waystation.observe.events import event_logger
+from waystation.observe.tracing import Tracing
 from waystation.queues.backoff import RetryRule, retries
 from waystation.queues.feed import Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
@@ -89,6 +90,9 @@ class PutEach(NamedTuple):
     refused: list[int]  # indexes of messages for which there was no room
 
 
+PutEachOutcome = PutEach | WaystationError
+
+
 class PutSame(NamedTuple):
     """What a publish of the same messages to several queues gave."""
 
@@ -96,7 +100,7 @@ class PutSame(NamedTuple):
     left: list[Queue]  # these did not: the caller puts to each of them by itself
 
 
-class _Checked(NamedTuple):
+class _Checked(msgspec.Struct, frozen=True, gc=False):
     """A publish that its queue can take."""
 
     queue: Queue
@@ -148,7 +152,7 @@ class Shard(Upkeep):
         blocks = _blocks_of(checked, first, now_ms, moved=moved)
         written = self.log.write([block for block, _ in blocks], producer)
         if producer is None:
-            waited = self._enter(queue, blocks, written.first)
+            waited = self._enter(queue, blocks, len(checked.messages), written.first)
             self._admitted(queue, waited, now_ms)
         else:
             if queue.settings.dedup_window_ms and not moved:
@@ -209,7 +213,7 @@ class Shard(Upkeep):
         offset = written.first
         waiting: list[int] = []
         for _, checked, blocks in cut:
-            waiting.append(self._enter(checked.queue, blocks, offset))
+            waiting.append(self._enter(checked.queue, blocks, len(checked.messages), offset))
             offset += len(blocks)
         for (index, checked, blocks), waited in zip(cut, waiting, strict=True):
             self._admitted(checked.queue, waited, now_ms)
@@ -248,23 +252,18 @@ class Shard(Upkeep):
         receipt = Receipt(self.log.partition, self.log.partition.end_offset)
         return PutResult(checked.queue.newest + 1, 0, checked.duplicates, receipt)
 
-    def _enter(self, queue: Queue, blocks: Sequence[Block], offset: int) -> int:
+    def _enter(self, queue: Queue, blocks: Sequence[Block], count: int, offset: int) -> int:
         """Applies in memory a publish that was written from `offset` on; returns how many were ready before it."""
         waited = queue.ledger.ready if queue.ledger is not None else 0
         self.note_use(queue)
         self._take_in(queue, blocks, offset)
-        queue.put += sum([block.count for block, _ in blocks])
+        queue.put += count
         return waited
 
     def _was_put(self, checked: _Checked, first: int, receipt: Receipt, *, moved: bool = False) -> PutResult:
-        self._trace_put(checked.queue, checked.messages, first, receipt, own=moved)
+        if self.tracing is not None:
+            _trace_put(self.tracing, checked.queue, checked.messages, first, receipt, own=moved)
         return PutResult(first, len(checked.messages), checked.duplicates, receipt, checked.size)
-
-    def _trace_put(
-        self, queue: Queue, messages: Sequence[Message], first: int, receipt: Receipt, *, own: bool = False
-    ) -> None:
-        if self.tracing is not None and not queue.name.startswith(BROKERS_OWN):
-            self.tracing.put(queue.name, messages, first, *receipt, own=own)
 
     def put_same(
         self, queues: Sequence[Queue], messages: Sequence[Message], producer: Producer | None = None
@@ -299,7 +298,8 @@ class Shard(Upkeep):
             else:
                 for offset, part in enumerate(parts, written.first):
                     self.open.add(producer[0], offset, part)
-            self._trace_put(queue, messages, first, written.receipt)
+            if self.tracing is not None:
+                _trace_put(self.tracing, queue, messages, first, written.receipt, own=False)
         return PutSame(written.receipt, left)
 
     def _takes_all(self, queue: Queue, count: int, size: int) -> bool:
@@ -423,7 +423,7 @@ class Shard(Upkeep):
         written = self.log.write([*commands, Done(queue.id, list(runs))])
         offset = written.first
         for target, blocks in moved:
-            waited = self._enter(target, blocks, offset)
+            waited = self._enter(target, blocks, len(letters[target]), offset)
             offset += len(blocks)
             if self.tracing is not None:
                 self.tracing.put(target.name, letters[target], blocks[0][0].first, *written.receipt, own=True)
@@ -668,6 +668,13 @@ class Shard(Upkeep):
 
 def _blocks_of(checked: _Checked, first: int, now_ms: int, *, moved: bool = False) -> list[Block]:
     return make_blocks(checked.queue, checked.messages, checked.sizes, first, now_ms, plain=checked.plain, moved=moved)
+
+
+def _trace_put(
+    tracing: Tracing, queue: Queue, messages: Sequence[Message], first: int, receipt: Receipt, *, own: bool
+) -> None:
+    if not queue.name.startswith(BROKERS_OWN):
+        tracing.put(queue.name, messages, first, *receipt, own=own)
 
 
 def _payload_size(message: Message) -> int:
