@@ -49,7 +49,7 @@ life: contextvars.ContextVar[tuple[int, int] | None] = contextvars.ContextVar("l
 
 class Network:
     def __init__(self) -> None:
-        self.answering: dict[int, Callable[[Request], Awaitable[Answer]]] = {}
+        self.answering: dict[int, Callable[[Request, str], Awaitable[Answer]]] = {}
         self.cut: set[frozenset[int]] = set()
         self.lives: dict[int, contextvars.Context] = {}
 
@@ -75,6 +75,7 @@ class NetworkLinks:
 class NetworkLink:
     def __init__(self, network: Network, source: int, target: int) -> None:
         self._network = network
+        self._source = source
         self._pair = frozenset((source, target))
         self._target = target
 
@@ -84,7 +85,7 @@ class NetworkLink:
         # What the other broker does belongs to its life, not to the one that asks.
         context = self._network.lives[self._target].copy()
         answering = asyncio.get_running_loop().create_task(
-            _answered(self._network.answering[self._target](sent)), context=context
+            _answered(self._network.answering[self._target](sent, _connection(self._source))), context=context
         )
         done, _ = await asyncio.wait([answering], timeout=timeout_s)
         if not done or answering.cancelled():
@@ -98,6 +99,11 @@ class NetworkLink:
             raise LinkLost("the link is cut")
         if self._target not in self._network.answering:
             raise PeerRefused("connection refused")
+
+
+def _connection(node_id: int) -> str:
+    """By which a node asks any other."""
+    return f"from-{node_id}"
 
 
 async def _answered(work: Awaitable[Answer]) -> Answer:
@@ -168,6 +174,9 @@ class Cluster:
         for _, log in broker.topics.logs():
             for segment in log.segments:
                 segment.close()
+        for other_id, other in self.brokers.items():
+            assert other.member is not None
+            self.network.lives[other_id].copy().run(other.member.peers.disconnected, _connection(node_id))
 
     async def stop_all(self) -> None:
         for node_id in list(self.brokers):

@@ -36,8 +36,8 @@ class Stage:
         self._answer = cluster.network.answering[leader]
         cluster.network.answering[leader] = self._listen
 
-    async def _listen(self, request: Request) -> Answer:
-        answer = await self._answer(request)
+    async def _listen(self, request: Request, connection: str) -> Answer:
+        answer = await self._answer(request, connection)
         if isinstance(request, WriteMarkers):
             self.asked.append(request)
             if self.lose_answers:
@@ -79,7 +79,7 @@ class Stage:
             self.sequence = 0
 
     async def deliver(self, request: WriteMarkers) -> tuple[str, ...]:
-        answer = await self._answer(request)
+        answer = await self._answer(request, "")
         assert isinstance(answer, MarkersWritten)
         return answer.failures
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.broker.kit import run
 from tests.cluster.in_process import cluster_of, until
 from tests.cluster.test_replication import everything, publish
-from waystation.cluster.links.peer import Answer, Fetch, Refused
+from waystation.cluster.links.peer import Answer, Fetch, Refused, Request
 from waystation.cluster.placing import WantedReplicas
 from waystation.cluster.replication import fetching
 
@@ -56,12 +56,12 @@ def test_a_leader_that_refuses_to_be_copied_from_is_not_asked_all_the_time(tmp_p
             answering = cluster.network.answering[1]
             asked = 0
 
-            async def refuse(request: object) -> Answer:
+            async def refuse(request: Request, connection: str) -> Answer:
                 nonlocal asked
                 if isinstance(request, Fetch) and request.node_id == 2:
                     asked += 1
                     return Refused("InternalError", "a mistake of ours")
-                return await answering(request)  # type: ignore[arg-type]
+                return await answering(request, connection)
 
             cluster.network.answering[1] = refuse
             await until(lambda: asked >= 3)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.broker.kit import run
-from tests.cluster.in_process import Cluster, cluster_of, until
+from tests.cluster import in_process
+from tests.cluster.in_process import DEADLINE_S, Cluster, cluster_of, until
+from waystation.cluster import leadership
 from waystation.errors import NotEnoughReplicas, NotLeader, WaystationError
 from waystation.groups.machines.errors import NotCoordinator
 from waystation.log.batches import batch as batches
@@ -206,5 +208,30 @@ def test_what_nobody_waits_for_is_seen_by_readers_all_the_same(tmp_path: Path) -
                 for node in (1, 2, 3):
                     partition = cluster.partition(node, "quiet")
                     await until(lambda partition=partition, count=count: partition.visible_offset == count, 5.0)  # type: ignore[misc]
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", ["stopped", "killed"])
+def test_a_follower_whose_process_ends_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """Neither for as long as a follower may be silent, or behind, nor for its lease: all of that is long here."""
+    monkeypatch.setattr(in_process, "LEASE_S", 3 * DEADLINE_S)
+    for wait in ("SILENT_S", "LAG_S"):
+        monkeypatch.setattr(leadership, wait, 3 * DEADLINE_S)
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1)
+            leader = await cluster.leader("orders")
+            await publish(cluster, leader, "orders", b"one")
+            follower = next(one for one in cluster.brokers if one != leader)
+            await (cluster.stop if end == "stopped" else cluster.kill)(follower)
+            await publish(cluster, leader, "orders", b"two")
+            await cluster.in_sync("orders", {1, 2, 3} - {follower})
+            await cluster.start(follower)
+            await cluster.in_sync("orders", {1, 2, 3})
+            await until(lambda: cluster.partition(follower, "orders").visible_offset == 2)
 
     run(main())

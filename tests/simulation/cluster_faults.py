@@ -47,6 +47,8 @@ class Stage(Protocol):
 
     async def switch_off(self, node: Node, *, power: bool) -> None: ...
 
+    async def stop(self, node: Node) -> None: ...
+
 
 class Disasters:
     def __init__(self, stage: Stage) -> None:
@@ -129,6 +131,13 @@ class Disasters:
             await self._stage.switch_off(node, power=self._rng.random() < 0.6)
             await asyncio.sleep(self._rng.choice((0.1, 1.0)))
             self._switch_on_again(node)
+
+    async def stop(self) -> None:
+        """Somebody restarts a node."""
+        stage, node = self._stage, self._leader() if self._rng.random() < 0.5 else self._any_node()
+        running = sum(one.broker is not None for one in stage.nodes.values())
+        if node is not None and node.reachable and (running == len(stage.nodes) or self._rng.random() < 0.3):
+            await stage.stop(node)
 
     async def pause(self) -> None:
         """A process stands still for a while (SIGSTOP, a slow disk, a busy machine), and goes on."""
@@ -213,6 +222,12 @@ class Disasters:
         self._stage.network.lossy = self._rng.choice((0.05, 0.3))
         await asyncio.sleep(self._rng.choice((1.0, 4.0)))
         self._stage.network.lossy = 0.0
+
+    async def disconnect(self) -> None:
+        """Connections end though both sides live."""
+        node = self._any_node()
+        if node.life is not None:
+            await self._stage.network.disconnect(node.life)
 
     async def connect_twice(self) -> None:
         """What was sent arrives once more by another connection, perhaps much later."""
@@ -306,6 +321,7 @@ FAULTS: dict[str, Callable[[Disasters], Awaitable[None]]] = {
         Disasters.crash_all,
         Disasters.crash_leader,
         Disasters.crash_leaders,
+        Disasters.stop,
         Disasters.pause,
         Disasters.move_replicas,
         Disasters.jump_clock,
@@ -314,6 +330,7 @@ FAULTS: dict[str, Callable[[Disasters], Awaitable[None]]] = {
         Disasters.leave_behind,
         Disasters.slow_link,
         Disasters.lose_messages,
+        Disasters.disconnect,
         Disasters.connect_twice,
         Disasters.cut_store,
         Disasters.late_watch,

@@ -16,6 +16,7 @@ To repeat a failure: `ClusterMachine(SEED).run()`. `python -m tests.simulation.c
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import itertools
 import random
@@ -78,6 +79,7 @@ OFTEN = patch.multiple(checkpoint, FIRST_BYTES=2_000, SLICE_QUEUES=2)
 """Snapshots of queues, so that logs of shards lose their beginnings, too."""
 LEASE_S = 3.0
 LIFE_S = 12.0
+STOP_S = 10.0
 HEAL_S = 90.0
 """Of virtual time, after the last fault."""
 
@@ -227,7 +229,7 @@ class ClusterMachine:
             raise TypeError("not a node of a cluster")
         broker.shards.watch(ShardCheck(self._differs, self._compared))
         broker.member.membership.on_fenced = lambda: self._fenced(node, life)
-        self.network.answering[node.id] = (broker.member.peers.answer, context)
+        self.network.answering[node.id] = (broker.member.peers, context)
         await broker.join({"kafka": Address("simulated", node.id)})
         if node.life == life:
             self.say(f"node {life} has joined")
@@ -272,6 +274,30 @@ class ClusterMachine:
                 task.cancel()
             await asyncio.wait(mine, timeout=1.0)
         node.disk = node.disk.power_cut(self.rng) if power else node.disk.process_crash()
+        if not power:  # else nobody is there who could end a connection
+            await self.network.disconnect(life)
+
+    async def stop(self, node: Node) -> None:
+        """As by SIGTERM: clients are served until others lead what it led. Something starts it again a little later,
+        and kills it if it has not come to its end."""
+        broker, life = node.broker, node.life
+        if broker is None or life is None:
+            return
+        self.say(f"node {life} is stopped")
+        stopping = self.loop.create_task(self._stop(node, broker, life), context=node.context.copy())
+        try:
+            await asyncio.wait([stopping], timeout=STOP_S)
+        finally:
+            self._restart_later(node, life)
+
+    async def _stop(self, node: Node, broker: Broker, life: Life) -> None:
+        if broker.member is not None:
+            await broker.member.hand_over()
+        if node.life == life:
+            node.broker = None
+            self.network.answering.pop(node.id, None)
+        with contextlib.suppress(WaystationError, OSError):
+            await broker.stop()
 
     def _fate(self, call: str) -> Fate:
         if self._healing or self.rng.random() > 0.02:

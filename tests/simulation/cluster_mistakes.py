@@ -413,7 +413,7 @@ MISTAKES: dict[str, Mistake] = {
         ),
         Mistake(acknowledge_acks_of_queues_from_the_leader_alone, KILLS, ["queues"], 10),
         Mistake(acknowledge_offsets_from_the_leader_alone, KILLS, ["publish", "consume_group"], 10),
-        Mistake(acknowledge_transactions_from_the_leader_alone, KILLS, ["publish", "process"], 60),
+        Mistake(acknowledge_transactions_from_the_leader_alone, KILLS, ["publish", "process"], 100),
         Mistake(confirm_share_groups_from_the_leader_alone, LEADERS, ["publish", "share"], 5),
         Mistake(lose_what_share_groups_have_not_accepted, LEADERS, ["publish", "share"], 5),
         Mistake(
@@ -448,7 +448,7 @@ MISTAKES: dict[str, Mistake] = {
             remember_files_of_a_replica_that_was_removed,
             ["move_replicas", "crash_all", "crash_all"],
             TOPICS,
-            10,
+            20,
             seconds=30,
             nodes=4,
         ),

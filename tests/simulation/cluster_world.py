@@ -14,12 +14,13 @@ in the node's own context. Only the cluster's simulation uses this module.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import copy
 import heapq
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -31,6 +32,7 @@ from tests.simulation.world import EPOCH_MS
 from waystation.broker.broker import Broker
 from waystation.cluster.links.link import LinkLost, PeerRefused
 from waystation.cluster.links.peer import Answer, Request
+from waystation.cluster.links.peers import Peers
 from waystation.cluster.memory_store import MemoryFace
 from waystation.world.offload import Offload
 
@@ -153,7 +155,7 @@ class Network:
         self.lossy = 0.0
         self.twice = 0.0
         self.delay_s = 0.002
-        self.answering: dict[int, tuple[Callable[[Request], Awaitable[Answer]], contextvars.Context]] = {}
+        self.answering: dict[int, tuple[Peers, contextvars.Context]] = {}
 
     async def ask(self, source: int, target: int, request: Request, timeout_s: float) -> Answer:
         sent = msgspec.msgpack.encode(request)
@@ -179,9 +181,10 @@ class Network:
         if target not in self.answering:
             await self._travel(target, source)
             raise PeerRefused("connection refused")
-        answer, context = self.answering[target]
+        peers, context = self.answering[target]
         loop = asyncio.get_running_loop()
-        there = loop.create_task(_run(answer, _request.decode(sent)), context=context.copy())
+        asked = peers.answer(_request.decode(sent), _connection(current_life.get()))
+        there = loop.create_task(asked, context=context.copy())
         await asyncio.wait([there])
         if there.cancelled() or there.exception() is not None:
             raise LinkLost("the other node died")
@@ -193,6 +196,16 @@ class Network:
         await asyncio.sleep(self._rng.expovariate(1 / mean_s))
         if (source, target) in self.cut or (self.lossy and self._rng.random() < self.lossy):
             raise LinkLost("lost on the way")
+
+    async def disconnect(self, life: Life) -> None:
+        """Its connections end, as when its process does: the others see that, unless they are cut off from it."""
+        for target in [one for one in self.answering if one != life[0]]:
+            with contextlib.suppress(LinkLost):
+                await self._travel(life[0], target)
+                if target in self.answering:
+                    peers, context = self.answering[target]
+                    loop = asyncio.get_running_loop()
+                    loop.call_soon(peers.disconnected, _connection(life), context=context.copy())
 
     def sever(self, pairs: set[tuple[int, int]]) -> None:
         for pair in sorted(pairs):
@@ -210,8 +223,9 @@ class Network:
         self.lossy = self.twice = 0.0
 
 
-async def _run(answer: Callable[[Request], Awaitable[Answer]], request: Request) -> Answer:
-    return await answer(request)
+def _connection(life: Life | None) -> str:
+    """By which a process asks any other."""
+    return f"from {life}"
 
 
 def _quiet(task: asyncio.Future[Any]) -> None:

@@ -180,6 +180,7 @@ def test_a_replica_that_moved_away_and_back_begins_with_nothing(
             await told.place(leader, second, going)
             await told.until(lambda: told.has(going) > 0, "it gets the beginning")
             assert told.has(going) < len(values)
+        told.network.sever({(going.id, leader.id), (going.id, second.id), (going.id, third.id)})  # nobody sees it go
         await told.switch_off(going, power=False)
         told.network.heal()
         if comes_back == "after_the_crash":

@@ -293,6 +293,8 @@ class Broker:
         )
         peers = Peers(
             server,
+            leadership.leaving,
+            leadership.disconnected,
             SnapshotServer(self.world, server.led.get),
             self.markers.write_all,
             lambda asked: self.writers.answer(asked),

@@ -36,8 +36,8 @@ from waystation.cluster.decisions.state import (
     partition_of,
 )
 from waystation.cluster.decisions.writes import Known, Write, together
-from waystation.cluster.links.link import Links
-from waystation.cluster.links.peer import Key
+from waystation.cluster.links.link import LinkLost, Links, PeerRefused
+from waystation.cluster.links.peer import Hurry, Key, Leaving
 from waystation.cluster.membership import Membership
 from waystation.cluster.min_in_sync import min_in_sync
 from waystation.cluster.replication.fetching import Fetcher, Numbers
@@ -81,6 +81,11 @@ AGAIN_S = 1.0
 """After something of a replica could not be done: its files, or the state that it stores."""
 LONGEST_S = 30.0
 """Between two attempts to make a coordinator's or a shard's state of its log, which may be long."""
+LEAVING_S = 1.0
+"""How long a node that stops waits until the others know."""
+REACH_S = (0.02, 0.05, 0.1, 0.2, 0.4)
+"""Between the attempts to reach a follower whose connection has ended."""
+NO_SESSION = 0
 APPLIED_S = 1.0
 """How long a writer waits for its own write to be told, before it looks again."""
 
@@ -180,7 +185,8 @@ class Leadership:
         self._task = asyncio.get_running_loop().create_task(self._look_forever(), name="leadership")
 
     async def stop(self) -> None:
-        """Nothing is led or fetched any more. What the store says stays, unless `hand_over_all` came before."""
+        """Nothing is led or fetched any more, and the other nodes know. What the store says stays, unless
+        `hand_over_all` came before."""
         self._stopping = True
         for task in (self._task, self._writing, *self._under_way):
             if task is not None:
@@ -189,10 +195,23 @@ class Leadership:
         for fetcher in self._fetchers.values():
             await fetcher.close()
         self._fetchers.clear()
+        await self._tell_leaving()
         for replica in self._replicas.values():
             if replica.home is not None:
                 replica.home.cancel()
                 await asyncio.gather(replica.home, return_exceptions=True)
+
+    async def _tell_leaving(self) -> None:
+        """No leader waits for this node's fetches. One that does not hear of it finds out by itself, a little later."""
+        disk = self._membership.identity.disk.state
+        leaving = Leaving(self._node_id, disk.incarnation, self._numbers.next())
+        others = [one for one in self._view.living if one != self._node_id]
+        asking = [asyncio.ensure_future(self._links.to(one).ask(leaving, LEAVING_S)) for one in others]
+        if asking:
+            await asyncio.wait(asking, timeout=LEAVING_S)
+        for one in asking:
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
 
     async def hand_over_all(self, timeout_s: float) -> None:
         """Before a clean stop: other replicas lead what this node leads, as far as they can."""
@@ -211,6 +230,36 @@ class Leadership:
         self._stopping = True
         for replica in self._replicas.values():
             self._depose(replica)
+
+    # -- what other nodes tell ----------------------------------------------------------------------------------------
+
+    def leaving(self, request: Leaving) -> None:
+        """The process of another node stops: it is not waited for."""
+        self._server.left(request)
+        self._woken.set()
+
+    def disconnected(self, connection: str) -> None:
+        """A connection has ended. Whoever fetched by it may be dead, or connect again."""
+        for node_id, incarnation in self._server.disconnected(connection):
+            if not self._stopping:
+                self._woken.set()
+                self._begin(self._reach(node_id, incarnation))
+
+    async def _reach(self, node_id: int, incarnation: int) -> None:
+        """Whether a follower that has fetched by a connection which is no more refuses another one."""
+        for pause_s in REACH_S:
+            if self._server.is_connected(node_id):
+                return
+            try:
+                await self._links.to(node_id).ask(Hurry(self._node_id, NO_SESSION), SILENT_S)
+                return  # it answers, whatever it is asked
+            except PeerRefused:
+                self._refused(node_id, incarnation)
+                return
+            except LinkLost:
+                await asyncio.sleep(pause_s)
+
+    # -- what is told about it ----------------------------------------------------------------------------------------
 
     def led(self) -> list[Led]:
         return [replica.led for replica in self._replicas.values() if replica.led is not None]
@@ -626,8 +675,7 @@ class Leadership:
         state, me, known = led.state, self._membership.identity, led.state.view
         state.min_in_sync = self._min_in_sync(replica, known.state)
         members = known.state.in_sync
-        gone = [one for one in members if one != self._node_id and one not in nodes and not _hears(state, one, now)]
-        behind = state.fell_behind(now, LAG_S, gone)
+        behind = state.fell_behind(now, LAG_S, self._gone(state, nodes, now))
         led.keeping_up = sum(one not in behind and one not in state.broken for one in members)
         if replica.partition.failure is not None:
             replica.resigned = now
@@ -637,7 +685,9 @@ class Leadership:
             return away
         if state.pending is not None:
             return led.proposal  # no answer says nothing: the same again
-        joiners = [one for one in state.may_join() if one.node_id in nodes]  # else it would be taken out at once
+        joiners = [  # else it would be taken out at once
+            one for one in state.may_join() if one.node_id in nodes and not self._server.has_ended(one.node_id)
+        ]
         write = in_sync.grow(me, known, joiners, self._view.disks)
         if write is None:
             write = in_sync.shrink(me, known, behind, state.min_in_sync, state.broken)
@@ -665,6 +715,20 @@ class Leadership:
         if self._membership.draining:
             return self._hand_over(led, nodes)
         return self._prefer(replica, led, nodes, now)
+
+    def _gone(self, state: LeaderState, nodes: Container[int], now: float) -> list[int]:
+        """Members whose process has ended."""
+        return [
+            one
+            for one in state.view.state.in_sync
+            if one != self._node_id
+            and (self._server.has_ended(one) or (one not in nodes and not self._hears(state, one, now)))
+        ]
+
+    def _hears(self, state: LeaderState, node_id: int, now: float) -> bool:
+        """Whether a follower has fetched just now: it lives, though its node entry is lost."""
+        follower = state.followers.get(node_id)
+        return follower is not None and now - follower.heard <= SILENT_S and self._server.is_connected(node_id)
 
     def _full_disk(
         self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float
@@ -725,7 +789,9 @@ class Leadership:
     def _fit(self, led: Led) -> frozenset[int]:
         """Who could go on from here at once: not a member that stands still, though nothing is acknowledged without it
         and it lacks nothing of what is. Its disk may be full."""
-        return led.state.caught_up() - led.state.fell_behind(self._world.clock.monotonic(), STILL_S)
+        now = self._world.clock.monotonic()
+        gone = self._gone(led.state, self._view.living, now)
+        return led.state.caught_up() - led.state.fell_behind(now, STILL_S, gone)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
@@ -774,8 +840,12 @@ class Leadership:
 
     def _refused(self, node_id: int, incarnation: int) -> None:
         """A node refuses connections: its process is dead, and others need not wait for its lease to run out."""
+        if self._stopping:
+            return
+        self._server.refused(node_id, incarnation)
+        self._woken.set()
         known = self._view.living.get(node_id)
-        if known is None or self._stopping:
+        if known is None:
             return
         write = elections.evict(known, incarnation)
         if write is not None:
@@ -787,9 +857,3 @@ class Leadership:
             await self._world.offload_store(self._store.write, write.encoded(), write.expected)
         except WaystationError:
             pass  # it is back, or somebody else was faster, or its lease runs out
-
-
-def _hears(state: LeaderState, node_id: int, now: float) -> bool:
-    """Whether a follower has fetched just now: it lives, though its node entry is lost."""
-    follower = state.followers.get(node_id)
-    return follower is not None and now - follower.heard <= SILENT_S

@@ -38,5 +38,8 @@ class Links(Protocol):
 class Answering(Protocol):
     """What a node does with the questions of others."""
 
-    async def answer(self, request: Request) -> Answer:
-        """Never raises what a peer should hear: that is `Refused`."""
+    async def answer(self, request: Request, connection: str = "") -> Answer:
+        """Never raises what a peer should hear: that is `Refused`. `connection`: the name of that by which it came."""
+
+    def disconnected(self, connection: str) -> None:
+        """A connection has ended that questions may have come by."""

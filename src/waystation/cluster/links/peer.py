@@ -78,6 +78,14 @@ class Hurry(msgspec.Struct, frozen=True, tag="hurry"):
     session: int
 
 
+class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
+    """The process of a node stops, and has fetched for the last time: no leader waits for it. Answered by `Done`."""
+
+    node_id: int
+    incarnation: int
+    number: int  # counted as a fetch: what was sent before it, or by an earlier process of the node, is older
+
+
 class Marker(msgspec.Struct, frozen=True, array_like=True):
     """The end of a transaction in one partition. `topics/markers.py` says what the last two are for; -1: a node of an
     earlier version asks."""
@@ -161,5 +169,5 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     text: str
 
 
-Request = Fetch | Hurry | WriteMarkers | JoinTransaction | ShareAsk | SnapshotAsk | WriteAudit
+Request = Fetch | Hurry | Leaving | WriteMarkers | JoinTransaction | ShareAsk | SnapshotAsk | WriteAudit
 Answer = Fetched | SnapshotPart | MarkersWritten | ShareTold | Done | Refused

@@ -12,6 +12,7 @@ from waystation.cluster.links.peer import (
     Fetch,
     Hurry,
     JoinTransaction,
+    Leaving,
     MarkersWritten,
     Refused,
     Request,
@@ -34,6 +35,8 @@ _encode = msgspec.msgpack.Encoder().encode
 WriteAll = Callable[[WriteMarkers], Awaitable[MarkersWritten]]
 Join = Callable[[JoinTransaction], Awaitable[None]]
 Share = Callable[[ShareAsk], Awaitable[ShareTold]]
+Leave = Callable[[Leaving], None]
+Disconnect = Callable[[str], None]
 TakeAudit = Callable[[WriteAudit], None]
 
 
@@ -43,6 +46,8 @@ class Peers:
     def __init__(
         self,
         server: FetchServer,
+        leave: Leave,
+        disconnect: Disconnect,
         snapshots: SnapshotServer,
         write_markers: WriteAll,
         join: Join,
@@ -50,26 +55,34 @@ class Peers:
         take_audit: TakeAudit,
     ) -> None:
         self._server = server
+        self._leave = leave
+        self._disconnect = disconnect
         self._snapshots = snapshots
         self._write_markers = write_markers
         self._join = join
         self._share = share
         self._take_audit = take_audit
 
-    async def answer_encoded(self, request: bytes) -> bytes:
+    async def answer_encoded(self, request: bytes, connection: str) -> bytes:
         """The same as it travels between processes. Invalid: this is no request that is known here."""
         try:
             asked = _request.decode(request)
         except msgspec.DecodeError as error:
             raise Invalid(f"a request of another node cannot be read: {error}; is it of a later version?") from error
-        return _encode(await self.answer(asked))
+        return _encode(await self.answer(asked, connection))
 
-    async def answer(self, request: Request) -> Answer:
+    def disconnected(self, connection: str) -> None:
+        self._disconnect(connection)
+
+    async def answer(self, request: Request, connection: str = "") -> Answer:
         try:
             if isinstance(request, Fetch):
-                return await self._server.fetch(request)
+                return await self._server.fetch(request, connection)
             if isinstance(request, Hurry):
                 return self._server.hurry(request)
+            if isinstance(request, Leaving):
+                self._leave(request)
+                return Done()
             if isinstance(request, JoinTransaction):
                 await self._join(request)
                 return Done()

@@ -5,6 +5,10 @@ A follower has one session, with a position for each partition. A request change
 something is appended. A partition that was given waits for its follower to name a new position, so that nothing is sent
 twice. A follower that goes on asking repeats its unchanged promises: `refresh` tells those to the partitions' states.
 
+A session also says whether its follower's process is there. Its connection may end (`disconnected`); if the node then
+refuses another one, its process has ended (`refused`), as it has when it says so (`left`). Whatever it fetches after
+that shows that it lives.
+
 All of it is in memory and belongs to one process: a link that breaks, a restart on either side, begin a new session. On
 the loop.
 """
@@ -25,6 +29,7 @@ from waystation.cluster.links.peer import (
     Fetched,
     Hurry,
     Key,
+    Leaving,
     PartitionAsk,
     PartitionGiven,
     Refused,
@@ -57,13 +62,16 @@ class _Position:
 class _Session:
     """Of one process of a follower. The leader's partitions tell it what has grown (`led.Listener`)."""
 
-    def __init__(self, session_id: int, fetch: Fetch, heard: float) -> None:
+    def __init__(self, session_id: int, asked: Fetch | Leaving, heard: float) -> None:
         self.id = session_id
-        self.node_id = fetch.node_id
-        self.folder = fetch.folder
-        self.incarnation = fetch.incarnation
-        self.number = fetch.number
+        self.node_id = asked.node_id
+        self.folder = asked.folder if isinstance(asked, Fetch) else ""
+        self.incarnation = asked.incarnation
+        self.number = asked.number
         self.heard = heard
+        self.connection = ""  # by which it has fetched last
+        self.connected = True  # that one has not ended since
+        self.ended = False  # its process is not there any more
         self.positions: dict[Key, _Position] = {}
         self.ready: dict[Key, None] = {}
         self.advanced_only: dict[Key, None] = {}
@@ -122,6 +130,40 @@ class FetchServer:
         if known is not None:
             self._close(known)
 
+    def disconnected(self, connection: str) -> list[tuple[int, int]]:
+        """The connection has ended. Returns the followers that fetched by it: nodes, and their incarnations."""
+        lost = [one for one in self._sessions.values() if one.connected and one.connection == connection]
+        for session in lost:
+            session.connected = False
+        return [(session.node_id, session.incarnation) for session in lost if not session.ended]
+
+    def refused(self, node_id: int, incarnation: int) -> None:
+        """The node of this incarnation refuses connections. As long as the one that it fetches by is there, its process
+        is there, too."""
+        session = self._sessions.get(node_id)
+        if session is not None and not session.connected and session.incarnation <= incarnation:
+            session.ended = True
+
+    def left(self, request: Leaving) -> None:
+        """The node's process stops."""
+        known = self._sessions.get(request.node_id)
+        if known is not None:
+            if (request.incarnation, request.number) <= (known.incarnation, known.number):
+                return  # of a former process, or sent twice
+            self._close(known)
+        session = self._begin_session(request)
+        session.over = session.ended = True
+
+    def is_connected(self, node_id: int) -> bool:
+        """Whether the connection is there by which the follower has fetched last."""
+        session = self._sessions.get(node_id)
+        return session is not None and session.connected
+
+    def has_ended(self, node_id: int) -> bool:
+        """Whether the process that has fetched last as this follower is known to have ended."""
+        session = self._sessions.get(node_id)
+        return session is not None and session.ended
+
     def refresh(self) -> None:
         """What followers have promised again without saying it. Before anybody asks who keeps up."""
         for session in self._sessions.values():
@@ -138,12 +180,13 @@ class FetchServer:
             session.news.set()
         return Done()
 
-    async def fetch(self, request: Fetch) -> Answer:
+    async def fetch(self, request: Fetch, connection: str = "") -> Answer:
         session = self._session(request)
         if session is None:
             return Refused("UnknownSession", "this session is not known here: begin a new one with all partitions")
         session.number = request.number
         session.heard = self._world.clock.monotonic()
+        session.connection, session.connected, session.ended = connection, True, False
         self._place(session, request)
         number = request.number
         session.news.clear()
@@ -163,6 +206,9 @@ class FetchServer:
             return known if known is not None and known.id == request.session else None
         if known is not None:
             self._close(known)
+        return self._begin_session(request)
+
+    def _begin_session(self, request: Fetch | Leaving) -> _Session:
         self._last_session += 1
         session = _Session(self._last_session, request, self._world.clock.monotonic())
         self._sessions[request.node_id] = session

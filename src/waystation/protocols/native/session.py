@@ -504,6 +504,7 @@ class NativeSession:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         self.access.release_owner(self.name)
+        self.access.cluster.disconnected(self.name)
 
     async def _undo(self, transactions: list[Tx]) -> None:
         """What the client left open."""

@@ -34,13 +34,18 @@ class ClusterAccess(Family):
         self._ask_cluster("describe")
         return self._broker.view
 
-    async def answer_node(self, request: bytes) -> bytes:
-        """Another node of the cluster asks."""
+    async def answer_node(self, request: bytes, connection: str) -> bytes:
+        """Another node of the cluster asks, by the connection of this name."""
         self._ask_cluster("alter")
         member = self._broker.member
         if member is None:
             raise Invalid("this broker is not a node of a cluster")
-        return await member.peers.answer_encoded(request)
+        return await member.peers.answer_encoded(request, connection)
+
+    def disconnected(self, connection: str) -> None:
+        """A connection has ended that another node may have asked by. Not asked: it may always end."""
+        if self._broker.member is not None:
+            self._broker.member.peers.disconnected(connection)
 
     def settings(self) -> BrokerSettings:
         """As they are now; topics and groups have their own over these."""

@@ -111,7 +111,7 @@ def ping(session: NativeSession, command: Ping) -> None:
 
 
 def ask_node(session: NativeSession, command: AskNode) -> Awaitable[bytes]:
-    return session.access.cluster.answer_node(command.request)
+    return session.access.cluster.answer_node(command.request, session.name)
 
 
 def stats(session: NativeSession, command: Stats) -> dict[str, Any]:
