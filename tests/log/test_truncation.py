@@ -6,6 +6,7 @@ import asyncio
 import errno
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,32 @@ def test_a_producer_is_remembered_though_its_records_were_removed_long_ago(tmp_p
         assert home.log.producers.by_id[7].last_sequence == 0
         assert home.send(7, 0, b"long ago").duplicate
         again()
+
+
+def test_a_producer_is_remembered_after_a_truncation_that_was_interrupted() -> None:
+    """It has removed some of the snapshots; the next one, of a log whose beginning was deleted, needs them."""
+    interrupted = 0
+    for step in range(1, 200):
+        disk = SimDisk()
+        home = Home("/data", disk, segment_bytes=1)
+        home.send(7, 0, b"long ago")
+        home.fill(20)
+        home.sync()
+        home.save_points()
+        disk.fail_at(disk.operations + step)
+        with suppress(PowerCut):
+            cut(home, 5)
+            break
+        home = Home("/data", disk.process_crash(), segment_bytes=1)
+        if home.log.end_offset < 21:
+            continue  # segments are removed already, and so are all snapshots behind the new end
+        interrupted += 1
+        home.send(7, 1, b"removed")
+        home.sync()
+        run(retention.remove_before(home.log, 8))
+        cut(home, 9)
+        assert home.log.producers.by_id[7].last_sequence == 0, step
+    assert interrupted > 10
 
 
 def test_epochs_that_began_behind_it_never_were(home: Home) -> None:

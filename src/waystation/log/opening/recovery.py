@@ -155,7 +155,7 @@ def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -
     log.end_offset = max(log.end_offset, log.start_offset)
     log.written_offset = log.end_offset
     _settle_epochs(log, read_from, after_crash=checked is not None)
-    _restore_producers(log, names)
+    _restore_producers(log, names, truncating=trust.truncating)
     if log.active.base_offset + 2**31 <= log.end_offset:
         log.roll(log.end_offset)  # offsets in its index have 32 bits
     if checked is None:
@@ -503,8 +503,8 @@ def _first_header(segment: Segment) -> Header | None:
 # -- producers and transactions ---------------------------------------------------------------------------------------
 
 
-def _restore_producers(log: Log, names: list[str]) -> None:
-    offset = _newest_snapshot(log, names)
+def _restore_producers(log: Log, names: list[str], *, truncating: bool) -> None:
+    offset = _newest_snapshot(log, names, truncating=truncating)
     now_ms = log.world.clock.now_ms()
     for segment in log.segments:
         for entry in cut_file(log.world.disk, segment.path("txnindex"), log.end_offset):
@@ -530,12 +530,17 @@ def _restore_producers(log: Log, names: list[str]) -> None:
                 logger.error("marker.corrupt", "corrupt marker: {error}", error=error)
 
 
-def _newest_snapshot(log: Log, names: list[str]) -> int:
-    """Loads the newest usable snapshot and returns its offset; those beyond the log's end are of a lost history."""
+def _newest_snapshot(log: Log, names: list[str], *, truncating: bool) -> int:
+    """Loads the newest usable snapshot and returns its offset; those beyond the log's end are of a lost history.
+
+    A truncation that was interrupted may have removed some of those before it. They are made again, from the one below
+    the gap on, or the next truncation would not find what only they remember."""
     disk = log.world.disk
-    for name in sorted((name for name in names if name.endswith(".snapshot")), reverse=True):
-        path = f"{log.folder}/{name}"
-        if int(name.partition(".")[0]) > log.end_offset:
+    offsets = sorted(int(name.partition(".")[0]) for name in names if name.endswith(".snapshot"))
+    usable = _before_gap(log, offsets) if truncating else log.end_offset
+    for offset in reversed(offsets):
+        path = f"{log.folder}/{file_name(offset, 'snapshot')}"
+        if offset > min(usable, log.end_offset):
             disk.remove(path)
             continue
         restored = Producers.restore(disk.read_file(path) or b"")
@@ -545,3 +550,11 @@ def _newest_snapshot(log: Log, names: list[str]) -> int:
             return restored[0]
         disk.remove(path)
     return log.start_offset if not log.segments else log.segments[0].base_offset
+
+
+def _before_gap(log: Log, snapshots: list[int]) -> int:
+    """The last snapshot before a segment that begins without one."""
+    for lower, upper in pairwise(snapshots):
+        if any(lower < segment.base_offset < upper for segment in log.segments):
+            return lower
+    return log.end_offset
