@@ -18,11 +18,13 @@ import pytest
 if TYPE_CHECKING:
     from waystation.client.sync.client import Client
     from waystation.inprocess import EmbeddedBroker
+    from waystation.pytest_cluster import RunningCluster
 
 
 @pytest.fixture
 def waystation_settings() -> Mapping[str, str]:
-    """Settings of the broker that `waystation` starts, by their dotted names. Override it in your own conftest."""
+    """Settings of the broker that `waystation` starts, and of the nodes of `waystation_cluster`, by their dotted names.
+    Override it in your own conftest."""
     return {}
 
 
@@ -47,3 +49,24 @@ def waystation_client(waystation: EmbeddedBroker) -> Iterator[Client]:
 
     with import_module("waystation").connect(waystation.url) as client:
         yield client
+
+
+@pytest.fixture
+def waystation_cluster(
+    waystation_settings: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningCluster]:
+    """Three brokers that replicate, and an etcd, each a process of its own. Skips the test where there is no etcd.
+
+    `waystation_cluster.kafka` is for Kafka clients: all nodes. `waystation_cluster.nodes[1].kill()`, `.stop()` and
+    `.start()` are what a test does to one of them, and `.leader("orders")` is the one that leads a partition.
+    """
+    from waystation.cli.cluster.etcd_process import program
+    from waystation.errors import NotFound
+    from waystation.pytest_cluster import RunningCluster
+
+    try:
+        program()
+    except NotFound as error:
+        pytest.skip(str(error))
+    with RunningCluster(tmp_path_factory.mktemp("waystation-cluster"), waystation_settings) as cluster:
+        yield cluster
