@@ -17,6 +17,7 @@ import pytest
 
 import waystation
 from tests.protocols.test_long_work import ByHand
+from tests.support.entrances import entrance_of
 from tests.support.ports import split_address
 from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S
@@ -47,6 +48,7 @@ from waystation.protocols.native.commands import requests
 from waystation.protocols.native.commands.consuming import SHORT_GET, SHORT_GET_BYTES
 from waystation.protocols.native.commands.presence import NOWHERE, Address
 from waystation.protocols.native.connection import FULL_BYTES, SHORT_ANSWER_BYTES, Out
+from waystation.security.entrance import Entrance
 from waystation.security.principals import Principal
 from waystation.world.long_work import LATELY_S, LongWork
 
@@ -56,6 +58,7 @@ class Allows:
     """A wire that says how long an answer may be."""
 
     answer_bytes: int
+    entrance: Entrance
     others_wait: bool = False
     certificate: Principal | None = None
     peer: Address = NOWHERE
@@ -217,7 +220,7 @@ def test_an_answer_to_who_looks_has_so_many_bytes_or_one_message(tmp_path: Path)
             for most, expected in ((1, 1), (FULL_BYTES // 2, 1), (FULL_BYTES, 2), (8 * FULL_BYTES, 4)):
                 for look in looks:
                     client = Client(broker, "looks", ByHand())
-                    client.talk.session.wire = Allows(most)
+                    client.talk.session.wire = Allows(most, entrance_of(broker))
                     client.send(look)
                     assert expected * FULL_BYTES // 2 < len(client.answers) < expected * FULL_BYTES // 2 + 1_000
                     client.talk.close()
@@ -234,7 +237,7 @@ def test_behind_a_long_answer_the_next_look_waits_for_its_turn(tmp_path: Path) -
             await filled(broker)
             line = ByHand()
             client = Client(broker, "looks", line)
-            client.talk.session.wire = Allows(SHORT_ANSWER_BYTES)
+            client.talk.session.wire = Allows(SHORT_ANSWER_BYTES, entrance_of(broker))
             client.send(*(Peek(id=number, queue="q", count=100) for number in range(1, 4)))
             assert client.ids == [1]
             assert client.talk.busy
@@ -259,7 +262,7 @@ def test_a_get_is_short_while_others_wait_and_says_that_there_is_more(
             await broker.queues.declare("q")
             await broker.queues.put_durable("q", [Message(bytes(size))] * stored)
             client = Client(broker, "gets", ByHand())
-            wire = client.talk.session.wire = Allows(FULL_BYTES, others_wait=True)
+            wire = client.talk.session.wire = Allows(FULL_BYTES, entrance_of(broker), others_wait=True)
             client.send(Get(id=1, queue="q", count=stored))
             first = got(client)
             assert (len(first.messages), first.more) == (short, True)
