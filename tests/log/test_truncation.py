@@ -270,6 +270,41 @@ def test_a_producer_is_remembered_after_a_truncation_that_was_interrupted() -> N
     assert interrupted > 10
 
 
+def test_a_producer_whose_records_were_compacted_is_remembered_after_a_truncation_that_was_interrupted() -> None:
+    """Segments before them begin without a snapshot: a kill came before those were saved, and nobody had an id then."""
+    interrupted = 0
+    for step in range(1, 200):
+        disk = SimDisk()
+        home = Home("/data", disk, segment_bytes=1, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+        home.fill(4)
+        home.sync()
+        home.save_points()
+        home.kill()
+        for base in (2, 3):
+            disk.remove(f"{home.folder}/{base:020d}.snapshot")
+        home.open()
+        home.put(b"old", key=b"k", producer_id=7, producer_epoch=0, base_sequence=0)
+        for _ in range(6):
+            home.put(b"new", key=b"k")
+        home.sync()
+        home.save_points()
+        plan = compaction.due(home.log, home.clock.ms)
+        assert plan is not None
+        assert run(compaction.compact(home.log, plan))
+        assert 7 not in {header.producer_id for header in home.headers()}
+        home.fill(20 - home.log.end_offset)
+        home.sync()
+        home.save_points()
+        disk.fail_at(disk.operations + step)
+        with suppress(PowerCut):
+            cut(home, 15)
+            break
+        interrupted += 1
+        home = Home("/data", disk.process_crash(), segment_bytes=1)
+        assert home.log.producers.by_id[7].last_sequence == 0, step
+    assert interrupted > 10
+
+
 def test_epochs_that_began_behind_it_never_were(home: Home) -> None:
     for epoch in (0, 2, 5):
         home.log.lead(epoch)

@@ -155,7 +155,7 @@ def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -
     log.end_offset = max(log.end_offset, log.start_offset)
     log.written_offset = log.end_offset
     _settle_epochs(log, read_from, after_crash=checked is not None)
-    _restore_producers(log, names, truncating=trust.truncating)
+    _restore_producers(log, names, trust)
     if log.active.base_offset + 2**31 <= log.end_offset:
         log.roll(log.end_offset)  # offsets in its index have 32 bits
     if checked is None:
@@ -503,8 +503,8 @@ def _first_header(segment: Segment) -> Header | None:
 # -- producers and transactions ---------------------------------------------------------------------------------------
 
 
-def _restore_producers(log: Log, names: list[str], *, truncating: bool) -> None:
-    offset = _newest_snapshot(log, names, truncating=truncating)
+def _restore_producers(log: Log, names: list[str], trust: Trust) -> None:
+    offset = _newest_snapshot(log, names, trust)
     now_ms = log.world.clock.now_ms()
     for segment in log.segments:
         for entry in cut_file(log.world.disk, segment.path("txnindex"), log.end_offset):
@@ -530,14 +530,14 @@ def _restore_producers(log: Log, names: list[str], *, truncating: bool) -> None:
                 logger.error("marker.corrupt", "corrupt marker: {error}", error=error)
 
 
-def _newest_snapshot(log: Log, names: list[str], *, truncating: bool) -> int:
+def _newest_snapshot(log: Log, names: list[str], trust: Trust) -> int:
     """Loads the newest usable snapshot and returns its offset; those beyond the log's end are of a lost history.
 
     A truncation that was interrupted may have removed some of those before it. They are made again, from the one below
     the gap on, or the next truncation would not find what only they remember."""
     disk = log.world.disk
     offsets = sorted(int(name.partition(".")[0]) for name in names if name.endswith(".snapshot"))
-    usable = _before_gap(log, offsets) if truncating else log.end_offset
+    usable = _before_gap(log, offsets, trust) if trust.truncating else log.end_offset
     for offset in reversed(offsets):
         path = f"{log.folder}/{file_name(offset, 'snapshot')}"
         if offset > min(usable, log.end_offset):
@@ -552,9 +552,13 @@ def _newest_snapshot(log: Log, names: list[str], *, truncating: bool) -> int:
     return log.start_offset if not log.segments else log.segments[0].base_offset
 
 
-def _before_gap(log: Log, snapshots: list[int]) -> int:
-    """The last snapshot before a segment that begins without one."""
+def _before_gap(log: Log, snapshots: list[int], trust: Trust) -> int:
+    """The snapshot behind which the truncation has removed others, its own: segments behind that begin without one.
+
+    Segments that begin without one before the recovery point were found so by an earlier start, and may be compacted:
+    what was written there by producers is known by later snapshots alone."""
+    truncated = 0 if trust.point is None else trust.point.offset  # to there or to behind it
     for lower, upper in pairwise(snapshots):
-        if any(lower < segment.base_offset < upper for segment in log.segments):
+        if lower >= truncated and any(lower < segment.base_offset < upper for segment in log.segments):
             return lower
     return log.end_offset
