@@ -115,6 +115,7 @@ ASK_NOBODY = {
     "namespace_of": "about names alone",
     "namespace_of_topic": "about names alone",
     "release_owner": "a session may always end",
+    "cluster.disconnected": "a session may always end",
     "subscribe_alarms": "publishers of any namespace have to be held back",
     "inboxes.close": "gives up what the session itself has opened",
     "shares.end_session": "gives back what is in flight, also when the connection is gone or may nothing any more",
