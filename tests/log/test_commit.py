@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -203,6 +205,23 @@ def test_a_condemned_log_is_recovered_by_the_next_start() -> None:
     log = open_log(desk.world, "/data/data", TopicSettings(), NOTHING_KNOWN)
     assert log.end_offset <= 1
     put(log)
+
+
+def test_a_log_that_failed_does_not_keep_what_it_refuses() -> None:
+    """Whoever is refused tries again, until somebody restarts the broker."""
+    desk = Desk()
+    desk.data.fail(StorageFailed("broken"))
+    batch = batches.build([(None, bytes(100_000), ())], 0)
+    before = sys.getrefcount(batch)
+
+    def send(refused: bytearray) -> None:
+        with pytest.raises(StorageFailed, match="broken"):
+            desk.data.append(refused, batches.check_batch(refused))
+
+    for _ in range(3):
+        send(batch)
+    gc.collect()
+    assert sys.getrefcount(batch) == before
 
 
 def test_what_depends_on_a_log_that_failed_is_not_written() -> None:

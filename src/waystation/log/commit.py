@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Collection
+from copy import copy
 from typing import Literal
 
 from waystation.errors import NotLeader, StorageFailed
@@ -138,7 +139,7 @@ class GroupCommit:
             if log.truncations != truncations:
                 raise NotLeader(f"{log.folder} was truncated: what was written may not be there; ask its leader")
             if log.stalled is not None and log.durable_offset < offset:
-                raise log.stalled
+                raise copy(log.stalled)
 
     @property
     def waits(self) -> bool:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -141,10 +142,12 @@ class Log(SegmentReader):
         return [header for _, header in self._pending]
 
     def check_usable(self) -> None:
+        """What is raised here and elsewhere is a copy: an error holds on to everybody whom it goes through, with all
+        that they have in hand."""
         if self.failure is not None:
-            raise self.failure
+            raise copy(self.failure)
         if self.truncation is not None and self.truncation.interrupted:
-            raise self.truncation.refusal
+            raise copy(self.truncation.refusal)
 
     # -- append -----------------------------------------------------------------------------------------------------
 
@@ -234,12 +237,12 @@ class Log(SegmentReader):
 
     def _check_appendable(self) -> None:
         if self.failure is not None:
-            raise self.failure
+            raise copy(self.failure)
         if self.truncation is not None:
-            raise self.truncation.refusal
+            raise copy(self.truncation.refusal)
         if self.stalled is not None and (not self.tier or len(self._pending) >= PENDING_WHILE_STALLED):
             self._tell_commit()  # it tries again
-            raise self.stalled
+            raise copy(self.stalled)
 
     def lead(self, epoch: int) -> None:
         """What is appended from now on is of this epoch. Durable when it returns: an epoch that a power cut took back

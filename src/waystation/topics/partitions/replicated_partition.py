@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING
 
 from waystation.errors import FencedLeaderEpoch, NotLeader, StorageFailed, UnknownLeaderEpoch
@@ -205,7 +206,7 @@ class ReplicatedPartition(Partition):
                     f"{self.topic.name}-{self.index} has another leader: what was written may not be there; ask it"
                 )
             if self._log.stalled is not None and self._high_watermark < offset:
-                raise self._log.stalled
+                raise copy(self._log.stalled)
 
     def next_attempt(self) -> asyncio.Future[None]:
         """Is done when the high watermark has moved, will not, or the disk has put off what was appended."""
