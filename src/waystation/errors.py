@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 
 class WaystationError(Exception):
@@ -76,6 +76,16 @@ class Corrupt(WaystationError):
 
 class StorageFailed(WaystationError):
     """The disk refused (full, broken); nothing was acknowledged."""
+
+
+E = TypeVar("E", bound=WaystationError)
+
+
+def without_frames(error: E) -> E:
+    """The error as a value, to be told or kept: as it was caught, it holds on to everything that its callers had in
+    hand, messages among them; and in a circle, where one of them keeps the error."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 # -- precise situations ------------------------------------------------------------------------------------------

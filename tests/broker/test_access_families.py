@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -597,6 +599,22 @@ def test_of_puts_to_several_queues_those_that_are_refused_harm_no_other_and_are_
         assert (access.meter.published - before[0], access.meter.published_bytes - before[1]) == (2, 5)
         counts = [broker.queues.describe(name).ready for name in ("secret", QUEUE, "full")]
         assert counts == [0, 2, 1]
+
+    with_stage(tmp_path, RefusesSecrets(), story)
+
+
+def test_what_is_not_admitted_stays_nowhere(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        payload = bytes(100_000)
+        gc.collect()
+        gc.disable()
+        try:
+            before = sys.getrefcount(payload)
+            for _ in range(3):
+                stage.access.put_several([("secret", [Message(payload)]), (QUEUE, [Message(b"a")])])
+            assert sys.getrefcount(payload) == before
+        finally:
+            gc.enable()
 
     with_stage(tmp_path, RefusesSecrets(), story)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import gc
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -254,6 +256,28 @@ async def test_messages_that_stand_alone_are_refused_singly_and_are_dead_letters
     broker = await machine.again()
     found = [payloads(broker, name) for name in ("jobs.0", "proud", "jobs.1", "dead")]
     assert found == [[b"0", b"1", b"2"], [b"0", b"1"], [b"0", b"1", b"2"], [b"2"]]
+
+
+@on_a_machine
+async def test_what_is_refused_stays_nowhere(machine: Machine) -> None:
+    """Not even until garbage is collected: who is refused tries again at once, with megabytes."""
+    broker = await machine.anew(shards="1")
+    await broker.queues.declare("full", QueueSettings(max_length=1))
+    await broker.queues.declare("jobs")
+    await put(broker, "full", b"there")
+    payloads_of = {name: bytes(100_000) for name in ("full", "jobs", "nowhere", "__own")}
+    gc.collect()
+    gc.disable()
+    try:
+        ways: list[Callable[[Puts], Iterator[object]]] = [broker.queues.put_several, broker.queues.put_each_several]
+        for way in ways:
+            before = [sys.getrefcount(payload) for payload in payloads_of.values()]
+            fault = machine.refuse()
+            assert list(way([(name, [Message(payload)]) for name, payload in payloads_of.items()]))
+            machine.allow(fault)
+            assert [sys.getrefcount(payload) for payload in payloads_of.values()] == before
+    finally:
+        gc.enable()
 
 
 @on_a_machine

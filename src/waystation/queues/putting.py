@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from waystation.errors import Full, WaystationError
+from waystation.errors import Full, WaystationError, without_frames
 from waystation.message import Message
 from waystation.queues.errors import NeverFits
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, QueuePlace
@@ -69,7 +69,7 @@ def put_several(
         try:
             shard, queue = find(name)
         except WaystationError as error:
-            refused[index] = error
+            refused[index] = without_frames(error)
         else:
             by_shard.setdefault(shard, []).append((index, queue))
     if refused:
@@ -103,7 +103,7 @@ def _each(
         shard, queue = find(name)
         return shard.put_each(queue, messages)
     except WaystationError as error:
-        return error
+        return without_frames(error)
 
 
 def put_same(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import sys
 from typing import Any
 
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from tests.protocols.native.kit import Frames
 from tests.support.names import unique
 from tests.support.waiting import wait_for
+from waystation.errors import Full
 from waystation.message import Message
 from waystation.protocol import (
     Answer,
@@ -29,6 +32,7 @@ from waystation.protocol import (
     Settle,
 )
 from waystation.protocols.native.commands.putting import answers_of, puts_together
+from waystation.protocols.native.commands.refused_series import RefusedSeries
 from waystation.protocols.native.commands.settling import joined, settles_together, share_out
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.shard import PutResult
@@ -222,6 +226,26 @@ def test_a_series_that_was_refused_in_one_queue_is_refused_in_the_next(frames: F
     )
     found = _answers(frames, 6)
     assert {id for id, answer in found.items() if isinstance(answer, Failure)} == {2, 3, 5, 6}
+
+
+def test_a_series_that_was_refused_does_not_keep_what_it_brought() -> None:
+    refused = RefusedSeries()
+    payload = bytes(100_000)
+    before = sys.getrefcount(payload)
+
+    def bring(message: Message) -> str:
+        try:
+            refused.check(1)
+            raise Full("full")
+        except Full as error:
+            refused.note(1, error)
+            return str(error)
+
+    for _ in range(3):
+        assert bring(Message(payload)) == "full"
+    assert 1 in refused
+    gc.collect()
+    assert sys.getrefcount(payload) == before
 
 
 def test_what_is_refused_is_a_dead_letter_once_and_what_waits_for_room_is_none(frames: Frames) -> None:

@@ -32,7 +32,14 @@ from waystation.broker.access.messaging.topics import TopicAccess
 from waystation.broker.access.messaging.transactions import TransactionAccess
 from waystation.broker.access.messaging.used import Used
 from waystation.cluster.placing import BY_DEFAULT, WantedReplicas
-from waystation.errors import DeletionDisabled, NotAllowed, QuotaExceeded, ResourceAlarm, WaystationError
+from waystation.errors import (
+    DeletionDisabled,
+    NotAllowed,
+    QuotaExceeded,
+    ResourceAlarm,
+    WaystationError,
+    without_frames,
+)
 from waystation.log.batches.batch import Header, read_header
 from waystation.log.log import Appended
 from waystation.message import Message, Run
@@ -942,7 +949,7 @@ def _admitted(
         try:
             admit(queue)
         except WaystationError as error:
-            refused[index] = error
+            refused[index] = without_frames(error)
         else:
             admitted.append(index)
     return admitted, refused

@@ -54,6 +54,7 @@ from waystation.queues.shard.queue_feed import QueueFeed as QueueFeed
 from waystation.queues.shard.queue_reader import MAX_RUNS as MAX_RUNS
 from waystation.queues.shard.queue_reader import QueueReader as QueueReader
 from waystation.queues.shard.shard import PutEach as PutEach
+from waystation.queues.shard.shard import PutOutcome as PutOutcome
 from waystation.queues.shard.shard import PutResult as PutResult
 from waystation.routing import table
 from waystation.routing.exchanges.binding import EXCHANGE as EXCHANGE

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.broker.access.types import INBOX_PREFIX, alike
-from waystation.errors import NotAllowed, NotFound, WaystationError
+from waystation.errors import NotAllowed, NotFound, WaystationError, without_frames
 from waystation.message import size_of
 from waystation.protocols.amqp.channel import Batch
 from waystation.protocols.amqp.consuming import REPLY_TO
@@ -216,7 +216,7 @@ def _put(session: AmqpSession, pending: dict[str, Batch]) -> Iterator[tuple[Batc
         try:
             yield batch, session.access.put_routed(name, batch.messages)
         except WaystationError as error:
-            yield batch, error
+            yield batch, without_frames(error)
 
 
 def _all_transient(pending: dict[str, Batch]) -> bool:
@@ -250,6 +250,6 @@ def _write_topics(
         except NotFound:
             continue
         except WaystationError as error:
-            failures.append(error)
+            failures.append(without_frames(error))
             refused.update(batch.sequences)
         yield channel.pending_bytes

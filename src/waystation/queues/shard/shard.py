@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from waystation.errors import Full, NotFound, StorageFailed, WaystationError
+from waystation.errors import Full, NotFound, StorageFailed, WaystationError, without_frames
 from waystation.message import Message, Run
 from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
@@ -184,7 +184,7 @@ class Shard(Upkeep):
                 self._check_there(queue)
                 checked = self._check(queue, messages, now_ms)
             except WaystationError as error:
-                outcomes[index] = error
+                outcomes[index] = without_frames(error)
                 continue
             if checked.messages:
                 size += checked.size
@@ -201,14 +201,14 @@ class Shard(Upkeep):
             try:
                 cut.append((index, checked, _blocks_of(checked, checked.queue.newest + 1, now_ms)))
             except WaystationError as error:
-                outcomes[index] = error
+                outcomes[index] = without_frames(error)
         if not cut:
             return
         try:
             written = self.log.write([block for _, _, blocks in cut for block, _ in blocks])
         except WaystationError as error:
             for index, _, _ in cut:
-                outcomes[index] = error
+                outcomes[index] = without_frames(error)
             return
         offset = written.first
         waiting: list[int] = []

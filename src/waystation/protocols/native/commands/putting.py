@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waystation.broker.access.types import PutResult
-from waystation.errors import Full, WaystationError
+from waystation.errors import Full, WaystationError, without_frames
 from waystation.message import size_of_all
 from waystation.protocol import AnyCommand, Put, PutAnswer
 from waystation.protocols.native.commands.durability import Durability, kept
 
 if TYPE_CHECKING:
-    from waystation.broker.access.types import Receipt
+    from waystation.broker.access.types import PutOutcome, Receipt
     from waystation.protocols.native.session import NativeSession
 
 
@@ -89,24 +89,25 @@ def _put_one(session: NativeSession, command: Put) -> None:
     if ("queue", command.queue) in session.turns:
         _put_in_turn(session, command)
         return
+    outcome = _try(session, command)
+    if isinstance(outcome, PutResult):
+        answer = PutAnswer(outcome.first, outcome.count, outcome.duplicates)
+        kept(session, outcome.receipt, [(command.id, answer)])
+    elif isinstance(outcome, Full) and command.wait_ms > 0:
+        _put_in_turn(session, command)
+    else:
+        _refuse(session, command, outcome)
+
+
+def _try(session: NativeSession, command: Put) -> PutOutcome:
+    """What waits for room if there is none is no dead letter before it has waited in vain."""
     try:
         session.refused_series.check(command.series)
-        result = session.access.put(command.queue, command.messages) if command.wait_ms <= 0 else _try(session, command)
+        if command.wait_ms <= 0:
+            return session.access.put(command.queue, command.messages)
     except WaystationError as error:
-        if isinstance(error, Full) and command.wait_ms > 0:
-            _put_in_turn(session, command)
-        else:
-            _refuse(session, command, error)
-    else:
-        answer = PutAnswer(result.first, result.count, result.duplicates)
-        kept(session, result.receipt, [(command.id, answer)])
-
-
-def _try(session: NativeSession, command: Put) -> PutResult:
-    """What waits for room if there is none is no dead letter before it has waited in vain."""
+        return without_frames(error)
     (outcome,) = session.access.put_several([(command.queue, command.messages)])
-    if isinstance(outcome, WaystationError):
-        raise outcome
     return outcome
 
 

@@ -6,6 +6,8 @@ these; a client numbers its series as it likes, puts and publishes together.
 
 from __future__ import annotations
 
+from copy import copy
+
 from waystation.errors import WaystationError
 
 MAX_REFUSED_SERIES = 1_000
@@ -30,11 +32,11 @@ class RefusedSeries:
         """Raises what an earlier one of the same series was refused for."""
         refused = self._errors.get(series)
         if refused is not None:
-            raise refused
+            raise copy(refused)  # what is raised holds on to those whom it goes through, and their messages
 
     def note(self, series: int, error: WaystationError) -> None:
         """One of the series was refused."""
         if series:
-            self._errors.setdefault(series, error)
+            self._errors.setdefault(series, copy(error))
             if len(self._errors) > MAX_REFUSED_SERIES:
                 del self._errors[next(iter(self._errors))]
