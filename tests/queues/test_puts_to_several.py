@@ -105,6 +105,11 @@ async def test_a_batch_has_not_too_many_of_them_nor_too_much(machine: Machine) -
     broker = await machine.again()
     assert [payloads(broker, name) for name in names[:5]] == [[b"x", half]] * 5
     assert [payloads(broker, name) for name in names[5:]] == [[b"x"]] * (len(names) - 5)
+    before = end(broker)
+    large = bytes(shard_module.MAX_TOGETHER_BYTES + 1)
+    outcomes = together(broker, [(name, [Message(large if name == names[5] else b"y")]) for name in names[3:8]])
+    assert told(outcomes) == [*[(2, 1, [], 1)] * 2, (1, 1, [], len(large)), *[(1, 1, [], 1)] * 2]
+    assert batch_count(broker, before) == 3, "nobody reads the large one for the sake of a small one"
 
 
 @on_a_machine

@@ -62,8 +62,8 @@ BROKERS_OWN = "__"
 
 MAX_TOGETHER = 64
 MAX_TOGETHER_BYTES = 64 * 1024
-"""Puts to several queues that share a batch: so many, or until their payloads are so much. A consumer whose message is
-not in memory reads the whole batch, and more of them hardly make it cheaper."""
+"""Puts to several queues that share a batch: so many at most, with so much payload; a larger one has its own. A
+consumer whose message is not in memory reads the whole batch, and more of them hardly make it cheaper."""
 
 Producer = tuple[int, int]
 Block = tuple[Enqueue, list[Message]]
@@ -187,6 +187,9 @@ class Shard(Upkeep):
                 outcomes[index] = without_frames(error)
                 continue
             if checked.messages:
+                if ready and size + checked.size > MAX_TOGETHER_BYTES:
+                    del outcomes[index]  # a large one is no burden on those that read the small ones
+                    break
                 size += checked.size
                 ready.append((index, checked))
             else:
