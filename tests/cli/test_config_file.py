@@ -356,6 +356,8 @@ def test_a_listener_can_be_told_in_one_line_everywhere_and_flags_win_by_name(tmp
         ("a=kafka://127.0.0.1:1?mechanisms=", "mechanisms is empty"),
         ("a=http://127.0.0.1:1?mechanisms=PLAIN", "HTTP has none"),
         ("a=amqp://127.0.0.1:1?auth-required=false", "an AMQP client always logs in"),
+        ("a=amqp://127.0.0.1:1?namespace=shop", "an AMQP client names its virtual host itself"),
+        ("a=kafka://127.0.0.1:1?namespace=a/b", "a name has no slash"),
         ("a=kafka://0.0.0.0:1", "can be reached from other machines"),
         ("a=kafka://0.0.0.0:1?auth-required=false", "can be reached from other machines"),
     ],

@@ -454,19 +454,22 @@ class Queues:
         """Messages as they are, oldest first: as many as have `max_bytes`, or one."""
         return peek(*self.get(name), count, after, state, max_bytes)
 
-    def find(self, message_id: str, queue: str | None = None) -> Found | None:
-        """A living message by its id: its own, or QUEUE#TAG."""
-        return next(
-            (found for place in self._with_id(message_id, queue) if (found := found_at(*place)) is not None), None
-        )
+    def find(self, message_id: str, queue: str | None = None, prefix: str = "") -> Found | None:
+        """A living message by its id: its own, or QUEUE#TAG. If no queue is named, in one whose name begins so."""
+        places = self._with_id(message_id, queue, prefix)
+        return next((found for place in places if (found := found_at(*place)) is not None), None)
 
-    def _with_id(self, message_id: str, queue: str | None) -> Iterator[tuple[Shard, Queue, int]]:
+    def _with_id(self, message_id: str, queue: str | None, prefix: str = "") -> Iterator[tuple[Shard, Queue, int]]:
         tag = split_tag(message_id)
-        if tag is not None and (queue is None or queue == tag[0]) and tag[0] in self._names:
+        named = tag is not None and (queue == tag[0] if queue is not None else tag[0].startswith(prefix))
+        if tag is not None and named and tag[0] in self._names:
             shard, known = self._names[tag[0]]
             if known.ledger is not None and known.ledger.state_of(tag[1]):
                 yield shard, known, tag[1]
-        places = [self.get(queue)] if queue is not None else [*self._names.values()]
+        if queue is not None:
+            places = [self.get(queue)]
+        else:
+            places = [known for name, known in self._names.items() if name.startswith(prefix)]
         yield from entries_with_id(places, message_id)
 
     async def cancel(self, name: str, message_id: str) -> bool:

@@ -10,7 +10,11 @@ from __future__ import annotations
 import msgspec
 
 from waystation.security.authenticator import NODE_MECHANISM, Authenticator, LoginPeer
+from waystation.security.principals import Principal
 from waystation.security.sasl.exchange import Exchange
+
+CLIENTS = ("User", "Token")
+"""Kinds of principals that come in by listeners."""
 
 
 class ListenerTerms(msgspec.Struct, frozen=True):
@@ -26,6 +30,8 @@ class ListenerTerms(msgspec.Struct, frozen=True):
     """Whether a client has to log in; None: as `auth.required` says for the broker."""
     mechanisms: tuple[str, ...] = ()
     """Of those that the broker offers; empty: all."""
+    namespace: str = ""
+    """In which its clients are; empty: each in its own."""
 
 
 class Entrance:
@@ -50,6 +56,11 @@ class Entrance:
     def guests(self) -> bool:
         """Whether AMQP's `guest` may enter."""
         return self.authenticator.guests and not self.required
+
+    def namespace(self, principal: Principal) -> str:
+        """In which a client is that has come in here: the listener's, or its own home. Nodes of a cluster, and who runs
+        in the broker's process, are in none."""
+        return (self.terms.namespace if principal.kind in CLIENTS else "") or principal.namespace
 
     def mechanisms(self, protocol: str) -> tuple[str, ...]:
         """In the order of preference."""

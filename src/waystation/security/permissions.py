@@ -203,8 +203,9 @@ class Permissions:
         return judge.allows(operation, resource, *self._whereabouts(resource, name))
 
     def _inside(self, namespace: str, resource: Resource, name: str) -> bool:
-        """Whether something is in a namespace, or in none: what concerns the broker as a whole is for rules alone."""
-        return resource in ("cluster", "user") or self._whereabouts(resource, name)[0] == namespace
+        """Whether something is in a namespace, or in none: what concerns the broker as a whole is for rules alone, and
+        nobody can guess an inbox."""
+        return resource in ("cluster", "user", "inbox") or self._whereabouts(resource, name)[0] == namespace
 
     def _judge(self, principal: Principal) -> Judge | None:
         try:

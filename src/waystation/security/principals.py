@@ -36,9 +36,15 @@ class Principal(msgspec.Struct, frozen=True):
     """The namespace outside of which it sees and reaches nothing, on the connection that it is on; empty: rules alone
     say what it may."""
 
+    @property
+    def anonymous(self) -> bool:
+        """Whether nobody has shown who it is."""
+        return self.name == "ANONYMOUS" and self.kind == "User"
+
     def inside(self, namespace: str) -> Principal:
         """The same, on a connection that is in this namespace."""
-        return replace(self, within="" if namespace == "/" else namespace)
+        within = "" if namespace == "/" else namespace
+        return self if within == self.within else replace(self, within=within)
 
     def at(self, host: str, protocol: str = "") -> Principal:
         """The same, at this address, by this protocol."""

@@ -39,16 +39,17 @@ class Finding:
         self._world = world
         self._topics = topics
 
-    async def find(self, message_id: str, topic: str | None = None) -> Found | None:
-        """The newest message with this id, in a topic that is there or, without one, in any."""
+    async def find(self, message_id: str, topic: str | None = None, prefix: str = "") -> Found | None:
+        """The newest message with this id, in a topic that is there or, without one, in any whose name begins so."""
         place = _PLACE.fullmatch(message_id)
-        if place is not None and topic in (None, place[1]):
+        if place is not None and topic in (None, place[1]) and place[1].startswith(prefix):
             found = await self._at(place[1], int(place[2]), int(place[3]))
             if found is not None:
                 return found
         if topic is not None:
             return await self._search(message_id, self._topics.get(topic).partitions, None, f"topic {topic!r}")
-        everywhere = [one for known in self._topics if not known.internal for one in known.partitions]
+        known = [one for one in self._topics if not one.internal and one.name.startswith(prefix)]
+        everywhere = [partition for one in known for partition in one.partitions]
         return await self._search(message_id, everywhere, ANYWHERE_BYTES, "all topics")
 
     async def _at(self, topic: str, partition: int, offset: int) -> Found | None:

@@ -256,11 +256,12 @@ class Messages:
         runs = [await newest_away(offload, partition, count, accept, end=end) for partition, end in ends]
         return by_time([run for run in runs if run])[-count:] if runs else []
 
-    async def find(self, message_id: str, topic: str | None = None) -> Found | None:
-        """A message of a topic by its place or its own id (`topics/finding.py`)."""
+    async def find(self, message_id: str, topic: str | None = None, prefix: str = "") -> Found | None:
+        """A message of a topic by its place or its own id (`topics/finding.py`). `prefix`: of the topic's name, if none
+        is named."""
         if topic is not None:
             self._find(topic)  # NotFound names those that are nearly it
-        return await self._finding.find(message_id, topic)
+        return await self._finding.find(message_id, topic, prefix)
 
     # -- parts ------------------------------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ from waystation.protocol import (
     RedriveAnswer,
     RoutingInfo,
 )
+from waystation.queues.delayed import QUEUE as DELAYED
 from waystation.queues.delayed import as_sent
 from waystation.queues.feed import Deliver
 from waystation.queues.looking import PEEKED_BYTES, read_entries
@@ -61,7 +62,7 @@ from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
 from waystation.queues.shard.shard import PutEach, PutEachOutcome, PutOutcome, PutResult
 from waystation.routing.exchanges.exchange import ExchangeSettings
-from waystation.routing.namespace_names import Names, prefix_of
+from waystation.routing.namespace_names import DEFAULT, Names, prefix_of
 from waystation.routing.resolving import Route
 from waystation.security.permissions import Resource
 from waystation.security.principals import Principal
@@ -345,9 +346,26 @@ class Access:
     def find_queued(self, message_id: str, queue: str | None = None) -> Found | None:
         """A message of a queue by its id: its own, or QUEUE#TAG. If no queue is named, also one that is delayed to a
         topic."""
-        self._permissions.check(self.principal, "read", "queue", queue or "*")
-        found = self._broker.queues.find(message_id, queue)
-        return found if found is None or queue is not None else as_sent(found)
+        if queue is None and self.principal.within:
+            self._permissions.check_under(self.principal, "read", "queue", self.names.prefix)
+        else:
+            self._permissions.check(self.principal, "read", "queue", queue or "*")
+        if queue is not None:
+            return self._broker.queues.find(message_id, queue)
+        names = self._within
+        found = self._broker.queues.find(message_id, None, names.prefix)
+        if found is None and names.prefix:  # by its place, as those inside say it; or it is delayed to a topic
+            found = self._broker.queues.find(names.full(message_id), None, names.prefix)
+            if found is None and DELAYED in self._broker.queues:
+                found = self._broker.queues.find(message_id, DELAYED)
+        sent = None if found is None else as_sent(found)
+        return sent if sent is not None and self._reaches(sent.place) else None
+
+    def _reaches(self, place: str) -> bool:
+        """Whether what was found there is where the principal is, which was asked about as a whole."""
+        kind, _, name = place.partition(":")
+        within = self._within
+        return name.startswith(within.topic_prefix if kind == "topic" else within.prefix)
 
     async def cancel(self, queue: str, message_id: str) -> bool:
         """Deletes a message that is not in flight; False if there is none."""
@@ -381,6 +399,11 @@ class Access:
             message_ids=message_ids,
             progress=progress,
         )
+
+    @property
+    def _within(self) -> Names:
+        """With the prefixes of all that the principal can reach."""
+        return Names(self.principal.within or DEFAULT)
 
     def check_consume(self, queue: str) -> None:
         """Raises if the principal may not consume from the queue: for who puts something into it first."""
@@ -493,8 +516,18 @@ class Access:
     async def find_stored(self, message_id: str, topic: str | None = None) -> Found | None:
         """A message of a topic by its place, TOPIC-PARTITION@OFFSET, or by its own id: in a topic, or in all of them.
         None: there is none. NotFound: there was too much to search."""
-        self._permissions.check(self.principal, "read", "topic", topic or "*")
-        return await self._broker.messages.find(message_id, topic)
+        if topic is None and self.principal.within:
+            self._permissions.check_under(self.principal, "read", "topic", self.names.topic_prefix)
+        else:
+            self._permissions.check(self.principal, "read", "topic", topic or "*")
+        if topic is not None:
+            return await self._broker.messages.find(message_id, topic)
+        names = self._within
+        if names.topic_prefix:  # by its place, as those inside say it
+            found = await self._broker.messages.find(names.topic(message_id), None, names.topic_prefix)
+            if found is not None:
+                return found
+        return await self._broker.messages.find(message_id, None, names.topic_prefix)
 
     def publish(
         self, topic: str, messages: Sequence[Message], partition: int | None = None, *, promised: bool = True
@@ -545,7 +578,8 @@ class Access:
             self.admit_exchange(exchange)
             self.check_key("write", exchange, routing_key)
         else:
-            self.admit_default(routing_key)
+            queue_is_there = self.admit_default(routing_key)
+            routing_key = self.names.full(routing_key) if queue_is_there else self.names.topic(routing_key)
         answer = await self._broker.routing.publish(exchange, routing_key, messages, mandatory=mandatory)
         self.count(len(messages), sum(len(message.payload) for message in messages))
         return answer

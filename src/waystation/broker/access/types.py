@@ -62,6 +62,7 @@ from waystation.routing.exchanges.binding import QUEUE as QUEUE
 from waystation.routing.exchanges.binding import TOPIC as TOPIC
 from waystation.routing.exchanges.binding import Binding as Binding
 from waystation.routing.exchanges.exchange import ExchangeSettings as ExchangeSettings
+from waystation.routing.matching.patterns import regex_behind as regex_behind
 from waystation.routing.matching.regex import Regex as Regex
 from waystation.routing.namespace_names import DEFAULT as DEFAULT
 from waystation.routing.namespace_names import Names as Names

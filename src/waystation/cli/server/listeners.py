@@ -19,6 +19,7 @@ from itertools import combinations
 from waystation.cli.terminal.arguments import KAFKA_PORT
 from waystation.client.links.address import Address, parse_address
 from waystation.errors import Invalid, nearest_field
+from waystation.routing.namespace_names import DEFAULT, check_namespace_name
 from waystation.security.entrance import ListenerTerms
 from waystation.station import AMQP_PORT, AMQPS_PORT, HTTP_PORT, ListenerPlan
 
@@ -32,7 +33,7 @@ MECHANISMS: Mapping[str, Sequence[str]] = {
     "http": (),
 }
 """That can be named for a listener. The native protocol is spoken where Kafka's is."""
-PARTS = ("advertised", "tls", "auth-required", "mechanisms")
+PARTS = ("advertised", "tls", "auth-required", "mechanisms", "namespace")
 """What can stand behind an address."""
 KEYS = ("protocol", "address", *PARTS)
 """Of a table in the config file."""
@@ -68,7 +69,8 @@ def parse_listener(name: str, text: str) -> ListenerPlan | None:
     tls = _tls(name, said)
     required = _auth_required(protocol, said)
     advertised = _advertised(said)
-    terms = ListenerTerms(name, advertised.host, advertised.port, required, _mechanisms(protocol, said))
+    mechanisms, namespace = _mechanisms(protocol, said), _namespace(protocol, said)
+    terms = ListenerTerms(name, advertised.host, advertised.port, required, mechanisms, namespace)
     return ListenerPlan(protocol, address, tls, terms)
 
 
@@ -190,6 +192,16 @@ def _mechanisms(protocol: str, said: Mapping[str, str]) -> tuple[str, ...]:
     if not found:
         raise Invalid("mechanisms is empty: name some, or leave it out; auth-required=false asks nobody to log in")
     return found
+
+
+def _namespace(protocol: str, said: Mapping[str, str]) -> str:
+    name = said.get("namespace", "")
+    if "namespace" not in said or name == DEFAULT:
+        return ""
+    if protocol == "amqp":
+        raise Invalid("namespace: an AMQP client names its virtual host itself; permissions say which it may open")
+    check_namespace_name(name)
+    return name
 
 
 def _advertised(said: Mapping[str, str]) -> Address:

@@ -431,7 +431,7 @@ class HttpConnection(asyncio.Protocol):
     @property
     def login(self) -> str:
         """Of the last request."""
-        return "" if self._principal is ANONYMOUS else self._principal.name
+        return "" if self._principal.anonymous else self._principal.name
 
     @property
     def credential(self) -> str:

@@ -14,6 +14,8 @@ from copy import copy
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, Entrance, Principal
 from waystation.errors import Invalid, WaystationError
 from waystation.observe.events import event_logger
@@ -25,7 +27,7 @@ from waystation.protocols.http.auth.token import is_free, is_login
 from waystation.protocols.http.deliveries.holds import Holds
 from waystation.protocols.http.deliveries.takers import Takers
 from waystation.protocols.http.live_view import LiveView
-from waystation.protocols.http.mounted import Mounted, Mounts
+from waystation.protocols.http.mounted import Mounted, MountedApi, Mounts
 from waystation.protocols.http.router import Router
 from waystation.protocols.http.transport.bodies import read_messages, with_trace
 from waystation.protocols.http.transport.calls import (
@@ -45,7 +47,8 @@ from waystation.protocols.http.transport.calls import (
 from waystation.protocols.http.transport.engine import Request
 from waystation.protocols.http.transport.json_pieces import chars_of, json_pieces
 from waystation.protocols.http.transport.problems import problem_of_status
-from waystation.protocols.http.transport.replies import END, Reply, error_reply, json_reply, problem_reply
+from waystation.protocols.http.transport.replies import END, JSON_TYPE, Reply, error_reply, json_reply, problem_reply
+from waystation.protocols.spoken_names import SpokenNames
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
@@ -70,7 +73,7 @@ class Desk:
         self.long_work = long_work
         self.meter = broker.meters.http
         self.login = HttpLogin(broker, entrance)
-        self._bind(ANONYMOUS)
+        self._bind(ANONYMOUS.inside(entrance.namespace(ANONYMOUS)))
         self._others: OrderedDict[Principal, Desk] = OrderedDict()
         self.openapi: bytes | None = None
         self.files = DashboardFiles()
@@ -82,7 +85,9 @@ class Desk:
     def _bind(self, principal: Principal) -> None:
         broker = self.broker
         self.principal = principal
-        self.access = broker.access(principal, DEFAULT, self.meter)
+        namespace = principal.within or DEFAULT
+        self.access = broker.access(principal, namespace, self.meter)
+        self.spoken = None if namespace == DEFAULT else SpokenNames(self.access.names)
         self.holds = Holds(broker.world.random.below(2**32), self.meter)
         self.takers = Takers(self.access, broker.world.clock, self.holds)
         self.live = LiveView(self.access.views)
@@ -137,11 +142,18 @@ class Desk:
             shown = await self.login.principal(request.headers, parts, connection.login_peer, own=api is None)
         principal = shown.principal
         connection.entered(shown)
-        if api is not None:
-            api = api.of(principal)
+        served: Desk | MountedApi
+        spoken: SpokenNames | None = None
+        if api is not None:  # its paths have namespaces in them
+            bound = self.entrance.terms.namespace
+            served = api = api.of(principal.inside(bound) if bound else principal)
             route, names = api.find(request.method, parts)
         else:
+            served = own = self.of(principal.inside(self.entrance.namespace(principal)))
             route, names = self._router.find(request.method, parts)
+            if not (is_free(parts) or is_login(request.method, parts)):
+                own.check_entry()
+            spoken = own.spoken
         hosts = self.broker.settings.text("waystation.http.hosts")
         self._guard.check(request.headers, hosts, changes=route.changing or route.streams)
         if route.method == "POST":
@@ -150,7 +162,7 @@ class Desk:
             self.login.check_change(request.headers)
         if request.websocket and not route.streams:
             raise Invalid(f"{route.path} is no WebSocket")
-        call = self._call(route, names, query, request, connection)
+        call = self._call(route, names, query, request, connection, spoken)
         if route.method == "GET" and not request.websocket and route.is_changed_by(call.query):
             # A browser's WebSocket says its origin always, which was compared above.
             what = f"GET {route.path}"
@@ -161,7 +173,6 @@ class Desk:
             self.broker.tracing.arrived("http")
         now_s = self.broker.world.clock.monotonic
         began = now_s()
-        served = self.of(principal) if api is None else api
         access = served.access
         if access.quotas.on and route.body is Messages:
             await self._wait_to_publish(access)
@@ -169,6 +180,8 @@ class Desk:
             access.check_consume_quota(LONGEST_WAIT_S)
         try:
             outcome = await route.handler(served, call)
+        except WaystationError as error:
+            raise error if spoken is None else spoken.retold(error) from error.__cause__
         finally:
             self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
         # Whoever probes the broker, or loads the dashboard's page, is nobody, and may share that with a publisher.
@@ -176,6 +189,8 @@ class Desk:
             await self._wait_for_quota(access)
         if outcome is None:
             return Reply(204)
+        if spoken is not None:
+            outcome = _told(spoken, outcome)
         if isinstance(outcome, Reply | Stream):
             return outcome
         if route.shows_messages:
@@ -199,7 +214,20 @@ class Desk:
             self.meter.throttled += 1
             await asyncio.sleep(min(wait_s, LONGEST_WAIT_S))
 
-    def _call(self, route: AnyRoute, names: dict[str, str], query: str, request: Request, peer: Peer) -> Call[Any, Any]:
+    def check_entry(self) -> None:
+        """Raises unless the principal may be in the namespace that it is in."""
+        if self.spoken is not None:
+            self.access.namespaces.check_entry(self.access.namespace)
+
+    def _call(
+        self,
+        route: AnyRoute,
+        names: dict[str, str],
+        query: str,
+        request: Request,
+        peer: Peer,
+        spoken: SpokenNames | None,
+    ) -> Call[Any, Any]:
         asked = read_query(query, route.query, route.bare)
         body: Any = None
         if route.body is Messages:
@@ -208,7 +236,11 @@ class Desk:
                 body = with_trace(body, request.headers)
         elif route.body is not Nothing and (request.body or not route.optional_body):
             body = read_body(request.body, route.body)
-        return Call(names, asked, body, request, peer)
+        if spoken is None:
+            return Call(names, asked, body, request, peer)
+        about = {"queue": names.get("queue", ""), "topic": names.get("topic", "")}
+        body = body if route.body is Messages else spoken.asked(body, **about)
+        return Call(spoken.path(names), spoken.asked(asked, **about), body, request, peer)
 
     def delivered(self, messages: Sequence[Delivered], *, acked: bool = False) -> None:
         """A consumer gets these; `acked`: which is all there is to acknowledge."""
@@ -232,6 +264,18 @@ class Desk:
         self.holds.close()
         for desk in self._others.values():
             desk.holds.close()
+
+
+def _told(spoken: SpokenNames, outcome: Any) -> Any:
+    """What a handler returns, with the names that those in the namespace say. A stream does that for each message."""
+    if isinstance(outcome, Stream):
+        return outcome
+    if not isinstance(outcome, Reply):
+        return spoken.told(msgspec.to_builtins(outcome))
+    if outcome.content_type != JSON_TYPE or not outcome.body or outcome.pieces is not None:
+        return outcome
+    told = json_reply(spoken.told(msgspec.json.decode(outcome.body)), outcome.status)
+    return msgspec.structs.replace(told, headers=outcome.headers)
 
 
 def _made_in_turns(outcome: Any, status: int, at_once: int = STEP_BYTES) -> Reply:

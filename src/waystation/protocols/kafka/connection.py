@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT, LoginPeer, Principal
+from waystation.broker.access.types import DEFAULT, LoginPeer, Principal
 from waystation.errors import NotAllowed, NotFound
 from waystation.observe.connections import ConnectionInfo
 from waystation.observe.events import event_logger
@@ -36,6 +36,7 @@ from waystation.protocols.kafka.requests.throttling import Throttle, Timed, with
 from waystation.wire.kafka_types import Malformed
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
     from waystation.protocols.kafka.server import KafkaListener
 
 logger = event_logger("waystation.kafka")
@@ -123,6 +124,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         certificate = self._listener.broker.authenticator.certificate(transport.get_extra_info("ssl_object"))
         if certificate is not None or self._listener.entrance.required:
             self._ask_login(certificate)
+        elif self._access.namespace != DEFAULT:
+            self._let_in(self._access)
+            self._speak(self._access)
         self._listener.broker.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -223,12 +227,12 @@ class KafkaConnection(asyncio.BufferedProtocol):
     @property
     def logs_in(self) -> bool:
         """Whether it has to log in, and has not yet."""
-        return self._access.principal is ANONYMOUS and self._listener.entrance.required
+        return self._access.principal.anonymous and self._listener.entrance.required
 
     @property
     def login(self) -> str:
         principal = self._access.principal
-        return "" if principal is ANONYMOUS else principal.name
+        return "" if principal.anonymous else principal.name
 
     @property
     def credential(self) -> str:
@@ -295,22 +299,32 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _entered(self, principal: Principal) -> None:
         """The client has shown who it is."""
         broker = self._listener.broker
-        namespace = principal.namespace
+        namespace = self._listener.entrance.namespace(principal)
         access = broker.access(principal.inside(namespace), namespace, self._listener.meter)
-        if (self.login, self._access.namespace) != (principal.name, namespace):  # not who logs in again
-            try:
-                if namespace == DEFAULT:
-                    access.users.check_connections()
-                else:
-                    access.namespaces.connect(namespace)
-            except (NotAllowed, NotFound) as error:
-                self._abort(str(error))
-                return
+        again = (self.login, self._access.namespace) == (principal.name, namespace)
+        if not again and not self._let_in(access):
+            return
         self._access = access
-        self._inward = None if namespace == DEFAULT else inward(access.names)
-        self._outward = None if namespace == DEFAULT else outward(access.names)
+        self._speak(access)
         self._engine.allow(broker.settings.integer("socket.request.max.bytes"))
         self._guarded = self._login is not None and not self._login.idle
+
+    def _let_in(self, access: Access) -> bool:
+        """Whether it may be here; if not, the connection is closed."""
+        try:
+            if access.namespace == DEFAULT:
+                access.users.check_connections()
+            else:
+                access.namespaces.connect(access.namespace)
+        except (NotAllowed, NotFound) as error:
+            self._abort(str(error))
+            return False
+        return True
+
+    def _speak(self, access: Access) -> None:
+        """Names are those of the namespace from now on."""
+        self._inward = None if access.namespace == DEFAULT else inward(access.names)
+        self._outward = None if access.namespace == DEFAULT else outward(access.names)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -563,7 +577,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """What is counted from now on is of this client. Those that have not shown who they are share an access while
         there is nothing to count."""
         if self._access is self._listener.anonymous:
-            self._access = self._listener.broker.access(ANONYMOUS, DEFAULT, self._listener.meter)
+            self._access = self._listener.access_of_nobody()
         self._access.client_id = (client_id or "")[:MAX_CLIENT_ID]
 
     def _look_at_quotas(self) -> None:

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT, Entrance
+from waystation.broker.access.types import ANONYMOUS, Entrance
 from waystation.protocols.kafka.connection import KafkaConnection
 from waystation.protocols.kafka.records.fetch_sessions import Sessions
 from waystation.protocols.kafka.requests.registry import Listener
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
     from waystation.broker.access.node import Node
     from waystation.protocols.budget import Budgets
 
@@ -29,13 +30,17 @@ class KafkaListener:
         self.sessions = Sessions(broker.world.random)
         self.now_s = broker.world.clock.monotonic
         self.meter = broker.meters.kafka
-        self.anonymous = broker.access(ANONYMOUS, DEFAULT, self.meter)
+        self.anonymous = self.access_of_nobody()
         """One for all clients that have not shown who they are: it remembers nothing of a connection."""
         self.produce_times = self.meter.call("produce")
         self.fetch_times = self.meter.call("fetch")
         self._tasks: set[asyncio.Future[None]] = set()
         self._listeners: dict[Listener, Listener] = {}
         self._clients: dict[tuple[str, str], tuple[str, str]] = {}
+
+    def access_of_nobody(self) -> Access:
+        namespace = self.entrance.namespace(ANONYMOUS)
+        return self.broker.access(ANONYMOUS.inside(namespace), namespace, self.meter)
 
     def connection(self, gone: Callable[[], None]) -> KafkaConnection:
         """`gone` is called when the connection is over."""

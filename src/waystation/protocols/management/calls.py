@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker.access.types import ANONYMOUS
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, WaystationError
 from waystation.protocols.http.auth.token import has_password
 from waystation.protocols.http.transport.calls import (
@@ -101,7 +100,7 @@ def route(method: Method, path: str, handler: Handler, summary: str, *, changes:
 
     @wraps(handler)
     async def guarded(api: Management, call: ApiCall) -> Outcome:
-        if api.principal is ANONYMOUS:
+        if api.principal.anonymous:
             check_user(call.request.headers, api.node.settings.text("waystation.http.token"))
         try:
             answer = await handler(api, call)

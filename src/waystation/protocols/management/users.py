@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waystation.broker.access.types import (
-    ANONYMOUS,
     USER_LIMITS,
     RabbitHash,
     Rule,
@@ -56,7 +55,7 @@ EVERYTHING = ".*"
 
 
 async def whoami(api: Management, call: ApiCall) -> Shown:
-    if api.principal is ANONYMOUS:
+    if api.principal.anonymous:
         return {"name": USER, "tags": [ADMINISTRATOR]}
     user = api.access.users.own()
     tags = [] if user is None else list(user.tags)

@@ -155,7 +155,9 @@ class LinesTalk:
                 told(outgoing)
         elif isinstance(outgoing, Deliver | Ceased) and not self._plain.receive(outgoing):
             consumer = self.session.consumers.get(outgoing.consumer)
-            self._write(encode_line(push(outgoing, consumer.queue if consumer is not None else "")))
+            queue = consumer.queue if consumer is not None else ""
+            spoken = self.session.spoken
+            self._write(encode_line(push(outgoing, queue if spoken is None else spoken.queue(queue))))
 
     def _place(self, id: Any) -> AnswerPlace:
         place = AnswerPlace(id)

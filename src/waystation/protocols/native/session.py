@@ -47,6 +47,7 @@ from waystation.protocols.native.commands.refused_series import RefusedSeries
 from waystation.protocols.native.commands.requests import HANDLERS
 from waystation.protocols.native.commands.settling import settle, settles_together
 from waystation.protocols.native.commands.turns import UNANSWERED, Turns
+from waystation.protocols.spoken_names import SpokenNames
 
 if TYPE_CHECKING:
     from waystation.broker.access.node import Node
@@ -105,7 +106,8 @@ class NativeSession:
         self._expiry: asyncio.TimerHandle | None = None  # of the token that it has logged in by
         self.full = False  # set by whoever sends: so much waits to be written that no more may be asked for
         self.awaited = 0  # positions at which it waits for records
-        self._send = send
+        self._send = self._hand_out = send
+        self.spoken: SpokenNames | None = None  # it is in a namespace
         self._on_room = on_room
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = 0
@@ -147,15 +149,26 @@ class NativeSession:
 
     def enter(self, principal: Principal, expires_ms: int | None = None) -> None:
         """The client has shown who it is."""
-        access = self.broker.access(principal, DEFAULT, self.meter)
-        access.users.check_connections()
+        namespace = principal.namespace if self.wire is None else self.wire.entrance.namespace(principal)
+        access = self.broker.access(principal.inside(namespace), namespace, self.meter)
+        if namespace == DEFAULT:
+            access.users.check_connections()
+        else:
+            access.namespaces.connect(namespace)
         access.client_id = self.client
         self.access = access
+        self._speak(None if namespace == DEFAULT else SpokenNames(access.names))
         self.guarded = False
         if expires_ms is not None and self.wire is not None:
             left_s = max(0.0, (expires_ms - self.broker.world.clock.now_ms()) / 1000)
             loop = asyncio.get_running_loop()
             self._expiry = loop.call_later(left_s, self.wire.end, EXPIRED)
+
+    def _speak(self, spoken: SpokenNames | None) -> None:
+        """Names are those of a namespace from now on, or full ones."""
+        self.spoken = spoken
+        hand_out = self._hand_out
+        self._send = hand_out if spoken is None else lambda outgoing: hand_out(spoken.outgoing(outgoing))
 
     def handle(self, command: AnyCommand) -> None:
         self.handle_all((command,))
@@ -168,6 +181,8 @@ class NativeSession:
         at = 0
         now_s = self.now_s()
         tracing = self.broker.tracing
+        if self.spoken is not None:
+            commands = [self.spoken.asked(command) for command in commands]
         while at < len(commands) and not self.full and not self.closed:
             command = commands[at]
             kind = type(command)
@@ -430,9 +445,11 @@ class NativeSession:
         if wire is None:
             self.enter(LOCAL)
         elif wire.certificate is not None:
-            self.enter(wire.certificate)
+            self._let_in(wire.certificate, wire)
         else:
             self.guarded = wire.entrance.required
+            if wire.entrance.terms.namespace and not self.guarded:
+                self._let_in(ANONYMOUS, wire)
         self.broker.connections.add(self)
 
     @property
@@ -449,14 +466,22 @@ class NativeSession:
     def door(self) -> str:
         return "native"
 
+    def _let_in(self, principal: Principal, wire: Wire) -> None:
+        """Who need not log in is in its namespace at once; who may not be there is sent away."""
+        try:
+            self.enter(principal)
+        except WaystationError as error:
+            self.guarded = True
+            wire.end(str(error))
+
     @property
     def namespace(self) -> str:
-        return ""
+        return "" if self.access.namespace == DEFAULT else self.access.namespace
 
     @property
     def login(self) -> str:
         principal = self.access.principal
-        return "" if principal is ANONYMOUS else principal.name
+        return "" if principal.anonymous else principal.name
 
     @property
     def credential(self) -> str:

@@ -42,6 +42,10 @@ def fixed_part(text: str, syntax: str = "wildcard") -> tuple[tuple[str, ...], st
     """What is known of the names that a pattern matches: single names, and what all others begin with (None: there are
     no others). For whoever has to allow all of them."""
     if syntax == "regex":
+        Regex(text)  # what is none is said to be none, whoever asks
+        grouped = _GROUPED.fullmatch(text)
+        if grouped is not None and _is_regex(grouped[2]):
+            return (), _ESCAPED.sub(r"\1", grouped[1])
         found = _PLAIN.match(text)
         prefix = "" if found is None or "|" in text else found[0]
         return (), prefix[:-1] if text[len(prefix) : len(prefix) + 1] in _REPEATS else prefix
@@ -51,9 +55,33 @@ def fixed_part(text: str, syntax: str = "wildcard") -> tuple[tuple[str, ...], st
         return (text,), None
     before = words[: wild[0]]
     prefix = "".join(f"{word}." for word in before)
-    return ((".".join(before),) if before and words[wild[0]] == "#" else ()), prefix
+    nothing_more = all(word == "#" for word in words[wild[0] :])  # they may stand for no word at all
+    return ((".".join(before),) if before and nothing_more else ()), prefix
 
 
+def regex_behind(prefix: str, regex: str) -> str:
+    """An expression for the names that begin so, and of which the rest matches. It is compared with whole names: where
+    it says where they begin, it means where the rest does. One that is none by itself stays so: a parenthesis too many
+    would end the group that it is put into, and what follows would be about all names."""
+    if not regex or not _is_regex(regex):
+        return regex
+    return f"{re.escape(prefix)}(?:{_BEGINNING.sub(lambda found: found[0].removesuffix('^'), regex)})"
+
+
+def _is_regex(text: str) -> bool:
+    try:
+        Regex(text)
+    except InvalidPattern:
+        return False
+    return True
+
+
+_BEGINNING = re.compile(r"(?:^|(?<!\\)[(|])\^")
+"""An anchor at the beginning of an expression, or of an alternative of it, as librdkafka writes several."""
+_GROUPED = re.compile(r"((?:[A-Za-z0-9_-]|\\[^A-Za-z0-9])+)\(\?:(.*)\)", re.DOTALL)
+"""As `regex_behind` makes them. What is between the parentheses has to be an expression by itself: then it is one
+group, and all that it matches is behind what stands before."""
+_ESCAPED = re.compile(r"\\(.)")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _REPEATS = ("*", "?", "{", "+")
 

@@ -24,6 +24,11 @@ class NamespaceAccess(Family):
         self._broker.namespaces.check_connections(name, self._broker.connections.count(name))
         UserAccess(self._broker, self._principal).check_connections()
 
+    def check_entry(self, name: str) -> None:
+        """Asked before a request is about what is in it: NotFound, or NotAllowed."""
+        self._ask("read", "namespace", name)
+        self._broker.namespaces.get(name)
+
     def exists(self, name: str) -> bool:
         self._ask("describe", "namespace", name)
         return name in self._broker.namespaces

@@ -248,7 +248,8 @@ class _Channel(HttpConsumer):
     """A live subscription, with messages as this API shows them."""
 
     def _shown(self, delivered: Delivered) -> dict[str, Any]:
-        return msgspec.structs.asdict(_published(delivered))
+        spoken = self._desk.spoken
+        return msgspec.structs.asdict(_published(delivered if spoken is None else spoken.delivered(delivered)))
 
 
 async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:

@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Meta
 
 from waystation.broker.access.administration.view_rows import Given, Reason, SettingsOut, SettingsQuery
-from waystation.broker.access.types import ANONYMOUS
 from waystation.errors import Unavailable
 from waystation.protocols.http.auth.token import has_password
 from waystation.protocols.http.transport.calls import AnyRoute, Call, Nothing, Outcome, Route
@@ -69,7 +68,7 @@ async def ready(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
 
 def _may_know(desk: Desk, call: Call[Nothing, Nothing]) -> bool:
     """Whether the reasons may be told, which name things: anybody may ask how the broker is, token or not."""
-    if desk.principal is not ANONYMOUS:
+    if not desk.principal.anonymous:
         return True
     token = desk.broker.settings.text("waystation.http.token")
     return not desk.entrance.required and (not token or has_password(token, call.request.headers))
@@ -101,7 +100,7 @@ async def whoami(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     required = desk.entrance.required
     return (
         Whoami("", superuser=not desk.broker.authenticator.required, required=required)
-        if who is ANONYMOUS
+        if who.anonymous
         else Whoami(who.name, who.superuser, required)
     )
 

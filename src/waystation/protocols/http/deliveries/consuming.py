@@ -141,7 +141,11 @@ class HttpConsumer:
             self._outlet.finish(error)
 
     def _shown(self, delivered: Delivered) -> dict[str, Any]:
-        found = to_json_object(delivered, self._queue)
+        spoken = self._desk.spoken
+        if spoken is None:
+            found = to_json_object(delivered, self._queue)
+        else:
+            found = to_json_object(spoken.delivered(delivered), spoken.queue(self._queue))
         if self._acks and self._holder is not None:
             now_ms = monotonic_ms(self._desk.broker.world.clock)
             found["ack_id"] = self._desk.holds.give(self._holder, delivered, now_ms)

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.types import GroupId, TopicName, TransactionalId
 
-from waystation.broker.access.types import Names, Regex
-from waystation.errors import InvalidPattern
+from waystation.broker.access.types import Names, regex_behind
 from waystation.protocols.kafka.requests import member_metadata
 
 Translate = Callable[[str], str]
@@ -37,10 +36,6 @@ BETWEEN_MEMBERS: Mapping[tuple[str, str], str] = {
 """What members of a classic group tell each other, which has names of topics in it."""
 COORDINATOR_KEYS = ("key", "coordinator_keys")
 """Of FindCoordinator: a group, a transactional id, or a group with a partition behind it."""
-
-
-_BEGINNING = re.compile(r"(?:^|(?<!\\)[(|])\^")
-"""An anchor at the beginning of an expression, or of an alternative of it, as librdkafka writes several."""
 
 
 class Way(NamedTuple):
@@ -62,29 +57,13 @@ class Field(NamedTuple):
 
 def inward(names: Names) -> Way:
     """From what a client says. What is empty stays so: there is nothing of that name anywhere."""
-    topic_prefix, prefix = re.escape(names.topic_prefix), re.escape(names.prefix)
     return Way(
         lambda name: names.topic(name) if name else name,
         lambda name: names.full(name) if name else name,
-        lambda regex: _behind(topic_prefix, regex),
-        lambda regex: _behind(prefix, regex),
+        lambda regex: regex_behind(names.topic_prefix, regex),
+        lambda regex: regex_behind(names.prefix, regex),
         lambda text: text,
     )
-
-
-def _behind(escaped: str, regex: str) -> str:
-    """An expression for names in the namespace. It is compared with whole names: where it says where they begin, it
-    means where the name in the namespace does. One that is none by itself stays so: a parenthesis too many would end
-    the group that it is put into, and what follows would be about all names."""
-    try:
-        Regex(regex)
-    except InvalidPattern:
-        return regex
-    return f"{escaped}(?:{_BEGINNING.sub(_without_anchor, regex)})" if regex else regex
-
-
-def _without_anchor(found: re.Match[str]) -> str:
-    return found[0].removesuffix("^")
 
 
 def outward(names: Names) -> Way:

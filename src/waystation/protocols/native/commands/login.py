@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from waystation.broker.access.types import ANONYMOUS, Challenge, Done, Entrance, Exchange, LoginPeer, Principal
+from waystation.broker.access.types import Challenge, Done, Entrance, Exchange, LoginPeer, Principal
 from waystation.errors import NotAuthenticated
 from waystation.protocol import VERSION, Authenticate, Hello, HelloAnswer, Ping
 from waystation.version import __version__
@@ -72,8 +72,9 @@ class NativeLogin:
     def _same(self, principal: Principal) -> bool:
         """Nobody becomes somebody else on the way: what was opened before would not end with whom it was opened as. But
         what a certificate says gives way to the first login."""
-        before = self._session.access.principal
-        return before is ANONYMOUS or before is self._peer.certificate or before.name == principal.name
+        before, certificate = self._session.access.principal, self._peer.certificate
+        certified = certificate is not None and before == certificate.inside(before.within)
+        return before.anonymous or certified or before.name == principal.name
 
     def _over(self, why: str) -> NotAuthenticated:
         """The connection ends when the failure is told."""

@@ -289,11 +289,23 @@ def end(session: NativeSession, command: End) -> object:
 
 
 async def view(session: NativeSession, command: View) -> Any:
-    return msgspec.to_builtins(await session.access.views.view(command.what, command.query))
+    query = _asked(session, "view", command)
+    return msgspec.to_builtins(await session.access.views.view(command.what, query))
 
 
 async def act(session: NativeSession, command: Act) -> Any:
-    return msgspec.to_builtins(await session.access.views.act(command.what, command.query))
+    query = _asked(session, "action", command)
+    return msgspec.to_builtins(await session.access.views.act(command.what, query))
+
+
+def _asked(session: NativeSession, kind: str, command: View | Act) -> dict[str, Any] | msgspec.Struct:
+    """With full names, if the session is in a namespace."""
+    if session.spoken is None:
+        return command.query
+    from waystation.broker.access.administration.view_rows import find, read
+
+    query: msgspec.Struct = session.spoken.asked(read(command.query, find(kind, command.what).query))
+    return query
 
 
 def end_connection(session: NativeSession, command: EndConnection) -> None:

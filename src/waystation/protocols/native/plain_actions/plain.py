@@ -232,7 +232,8 @@ class PlainActions:
         stats = self._session.access.views.stats()
         stats["total_subscriptions"] += self._subscriptions.idle
         stats["active_consumers"] += self._subscriptions.consumers
-        fill({"status": "success", "stats": stats})
+        spoken = self._session.spoken
+        fill({"status": "success", "stats": stats if spoken is None else spoken.told(stats)})
 
     # -- members ------------------------------------------------------------------------------------------------------
 
