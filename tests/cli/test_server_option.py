@@ -77,7 +77,7 @@ def test_serve_takes_a_port_alone_as_one_of_this_machine(tmp_path: Path) -> None
         wait_for(lambda: (tmp_path / "ready.json").exists() or process.poll() is not None, "it is ready")
         assert process.poll() is None, ended(process).err
         assert (tmp_path / "ready.json").read_text().count('"127.0.0.1:') == 3
-        said = serving.refused("--http", "http://127.0.0.1:8080", data="other")
-        assert "--http: 'http://127.0.0.1:8080' is not an address: leave out http:// and write 127.0.0.1:8080" in said
+        said = serving.refused("--amqp", "http://127.0.0.1:8080", data="other")
+        assert "--amqp: 'http://127.0.0.1:8080' is not an address: leave out http:// and write 127.0.0.1:8080" in said
     finally:
         serving.close()

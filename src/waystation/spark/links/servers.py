@@ -153,7 +153,7 @@ class Servers:
                 " authority that has signed it as the option ca, and the address by a name that is in it; one that has"
                 " expired has to be replaced on the broker"
             )
-        reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+        reason = _reason(error)
         if "ALERT" in reason:
             return self._not_accepted(address, reason.lower().replace("_", " "))
         # By chance one or the other: it depends on how much of the handshake was sent when the broker hung up.
@@ -225,7 +225,7 @@ def _speaks_tls(address: Address) -> bool:
         with socket.create_connection(address, timeout=CONNECT_S) as plain, context.wrap_socket(plain):
             return True
     except ssl.SSLError as error:
-        return "ALERT" in (error.reason or "")  # it wants a certificate
+        return "ALERT" in _reason(error)  # it wants a certificate
     except OSError:
         return False
 
@@ -246,3 +246,8 @@ def _spelled(address: Address) -> str:
 
 def _here() -> str:
     return f"on {socket.gethostname()}"
+
+
+def _reason(error: OSError) -> str:
+    """OpenSSL's name of what went wrong; empty: it has none."""
+    return getattr(error, "reason", None) or ""
