@@ -146,7 +146,6 @@ class Posts:
 
 
 def load_of(job: jobs.Flood) -> Load:
-    queue = f"{job.namespace}/{job.name}"
     login = {"user": job.user, "password": job.password}
     match job.kind:
         case "kafka-produce":
@@ -156,15 +155,15 @@ def load_of(job: jobs.Flood) -> Load:
         case "kafka-fetch":
             return KafkaRequests(job, kafka_fetch(3, job.name) * REQUESTS, None)
         case "native-put":
-            return Puts(NativeWire(**login), queue)
+            return Puts(NativeWire(**login), job.name)
         case "native-take":
-            return Takes(NativeWire(**login), queue)
+            return Takes(NativeWire(**login), job.name)
         case "amqp-publish":
             return Puts(AmqpWire(**login, vhost=job.namespace), job.name)
         case "amqp-consume":
             return Takes(AmqpWire(**login, vhost=job.namespace), job.name)
         case "http-post":
-            return Posts(job, queue)
+            return Posts(job, job.name)
 
 
 class Connection:

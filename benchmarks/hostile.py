@@ -101,7 +101,7 @@ class Tenant(NamedTuple):
     namespace: str = ""
 
     def queue(self, name: str) -> str:
-        """By its full name, as the native protocol and HTTP have it."""
+        """By its full name, as an administrator outside of the namespace says it."""
         return f"{self.namespace}/{name}" if self.namespace else name
 
 
@@ -119,7 +119,7 @@ def _kafka_probe(address: str, tenant: Tenant) -> Probe:
 
 
 def _http_probe(address: str, tenant: Tenant) -> Probe:
-    path = f"/v1/queues/{quote(tenant.queue(PROBED), safe='')}/messages?raw=true"
+    path = f"/v1/queues/{quote(PROBED, safe='')}/messages?raw=true"
     login = base64.b64encode(f"{tenant.user}:{tenant.password}".encode()).decode()
     header = f"Authorization: Basic {login}\r\n" if tenant.user else ""
     request = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{header}Content-Length: 100\r\n\r\n{'x' * 100}".encode()
@@ -129,7 +129,7 @@ def _http_probe(address: str, tenant: Tenant) -> Probe:
 def probe_of(protocol: str, addresses: Mapping[str, str], tenant: Tenant = NOBODY) -> Probe:
     if protocol == "native":
         wire = NativeWire(tenant.user, tenant.password)
-        return _wire_probe(addresses["kafka"], wire, tenant.queue(PROBED))
+        return _wire_probe(addresses["kafka"], wire, PROBED)
     if protocol == "amqp":
         login = {"user": tenant.user, "password": tenant.password, "vhost": tenant.namespace} if tenant.user else {}
         return _wire_probe(addresses["amqp"], AmqpWire(**login), PROBED)

@@ -61,7 +61,7 @@ def test_entries_are_written_by_a_node_that_leads_a_partition(tmp_path: Path) ->
             await without_partitions(cluster, 1)
             book.changed(ALICE, "create", "topic", "second")
             await until(lambda: sorted(entries(cluster, 2)) == [b"first", b"second"])
-            assert not book._waiting
+            await until(lambda: not book._waiting)  # when it has heard that they are written
             assert book._waiting_bytes == 0
             with pytest.raises(NotLeader):
                 book.take([(b"", b"")])

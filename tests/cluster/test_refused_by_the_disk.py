@@ -96,6 +96,7 @@ def test_a_leader_whose_log_has_failed_before_it_led_lets_another_lead(tmp_path:
         async with cluster_of(tmp_path) as cluster:
             await cluster.brokers[1].topics.create(TOPIC, 1, wanted=WantedReplicas(assignment=[[1, 2, 3]]))
             await cluster.leader(TOPIC)
+            await until(lambda: all(broker.topics.find(TOPIC) is not None for broker in cluster.brokers.values()))
             heir = cluster.partition(2, TOPIC)
             heir._log.fail(StorageFailed("the disk failed to sync"))
             topic_id = cluster.brokers[1].topics.get(TOPIC).id
