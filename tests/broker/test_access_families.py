@@ -333,6 +333,7 @@ class Stage:
             "groups.check_settings": {"own": group_settings},
             "groups.alter_settings": {"own": group_settings},
             "namespaces.connect": shop,
+            "namespaces.connect_home": shop,
             "namespaces.create": {"name": "new"},
             "namespaces.delete": shop,
             "namespaces.describe": shop,

@@ -312,10 +312,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _let_in(self, access: Access) -> bool:
         """Whether it may be here; if not, the connection is closed."""
         try:
-            if access.namespace == DEFAULT:
-                access.users.check_connections()
-            else:
-                access.namespaces.connect(access.namespace)
+            access.namespaces.connect_home(access.namespace)
         except (NotAllowed, NotFound) as error:
             self._abort(str(error))
             return False

@@ -53,7 +53,7 @@ class KafkaListener:
         made = Listener(
             terms.advertised_host or host, terms.advertised_port or port, terms.name, encrypted, self.entrance.required
         )
-        if len(self._listeners) >= MAX_KNOWN:
+        if made not in self._listeners and len(self._listeners) >= MAX_KNOWN:
             self._listeners.clear()
         return self._listeners.setdefault(made, made)  # ten thousand connections need not have one each
 

@@ -151,10 +151,7 @@ class NativeSession:
         """The client has shown who it is."""
         namespace = principal.namespace if self.wire is None else self.wire.entrance.namespace(principal)
         access = self.broker.access(principal.inside(namespace), namespace, self.meter)
-        if namespace == DEFAULT:
-            access.users.check_connections()
-        else:
-            access.namespaces.connect(namespace)
+        access.namespaces.connect_home(namespace)
         access.client_id = self.client
         self.access = access
         self._speak(None if namespace == DEFAULT else SpokenNames(access.names))

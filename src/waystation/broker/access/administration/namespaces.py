@@ -10,6 +10,7 @@ from typing import Any
 
 from waystation.broker.access.administration.users import UserAccess
 from waystation.broker.access.messaging.family import Family
+from waystation.routing.namespace_names import DEFAULT
 from waystation.routing.namespaces import Limits, Namespace
 
 
@@ -23,6 +24,13 @@ class NamespaceAccess(Family):
         self._ask("read", "namespace", name)
         self._broker.namespaces.check_connections(name, self._broker.connections.count(name))
         UserAccess(self._broker, self._principal).check_connections()
+
+    def connect_home(self, name: str) -> None:
+        """The same by a protocol that has no word for a namespace: who is in the first one did not ask for it."""
+        if name == DEFAULT:
+            UserAccess(self._broker, self._principal).check_connections()
+        else:
+            self.connect(name)
 
     def check_entry(self, name: str) -> None:
         """Asked before a request is about what is in it: NotFound, or NotAllowed."""
