@@ -108,6 +108,7 @@ class RealCluster:
         self._first = nodes
         self._settings = {**SETTINGS, **(settings or {})}
         self._admin: AdminClient | None = None
+        self._hung: set[int] = set()
         self._disks: list[SmallDisk] = []
         folder.mkdir(parents=True, exist_ok=True)
         host, port = LOOPBACK if network is None else network.address(SERVER), free_port()
@@ -178,9 +179,12 @@ class RealCluster:
     def pause(self, number: int) -> None:
         """It hangs: SIGSTOP. Connections to it stay open and silent."""
         os.kill(self.nodes[number].pid(), signal.SIGSTOP)
+        self._hung.add(number)
+        self._admin = None  # librdkafka asks whom it is connected to, so it would ask this one for a minute
 
     def resume(self, number: int) -> None:
         os.kill(self.nodes[number].pid(), signal.SIGCONT)
+        self._hung.discard(number)
 
     def start_node(self, number: int, *options: str) -> None:
         """Brings it back, and returns when it is ready."""
@@ -238,9 +242,10 @@ class RealCluster:
 
     @property
     def admin(self) -> AdminClient:
-        """The same one each time: what it was asked for ends with it."""
+        """The same one until a node hangs: what it was asked for ends with it."""
         if self._admin is None:
-            self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+            asked = ",".join(self.address(number) for number in self.nodes if number not in self._hung)
+            self._admin = AdminClient({"bootstrap.servers": asked, "log_level": 0})
         return self._admin
 
     def create(self, topic: str, partitions: int = 3, replicas: int = 3) -> str:
