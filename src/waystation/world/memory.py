@@ -19,6 +19,19 @@ def keep_freed_memory() -> None:
     bytes(LARGEST_KEPT)
 
 
+def give_back_freed_memory() -> None:
+    """Makes the allocator give all pages back that hold nothing; 0.2 ms, where little was freed.
+
+    glibc gives back the end of its memory alone, and a start leaves holes: each module's file is read as a whole. They
+    are 0.9 MiB of an idle broker's 42 (`ctypes` itself takes 0.3). Elsewhere this does nothing.
+    """
+    import ctypes  # here: 1.4 ms that only a server pays
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 class Memory(Protocol):
     def used_bytes(self) -> int:
         """What the process has in memory now; 0 where that is not known."""

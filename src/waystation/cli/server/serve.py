@@ -34,7 +34,7 @@ from waystation.errors import Invalid
 from waystation.observe.events import event_logger
 from waystation.station import ListenerPlan, Station
 from waystation.version import __version__
-from waystation.world.memory import keep_freed_memory
+from waystation.world.memory import give_back_freed_memory, keep_freed_memory
 from waystation.world.memory_disk import MEMORY
 
 if TYPE_CHECKING:
@@ -226,6 +226,7 @@ async def _serve(plan: Plan) -> None:
     gc.enable()
     try:
         _announce(plan, station.addresses, encrypted=station.tls is not None)
+        give_back_freed_memory()
         await stop.wait()
     finally:
         tell_service_manager("STOPPING=1")
