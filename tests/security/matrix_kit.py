@@ -213,10 +213,6 @@ class Stage:
         )
 
 
-def _end_none(removed: object, theirs: object) -> None:
-    """Nobody's connection ends with its user."""
-
-
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
     here = Address("127.0.0.1", 0)
@@ -227,8 +223,6 @@ async def stage() -> AsyncIterator[Stage]:
         broker = station._broker
         if broker is None:
             raise AssertionError("it has started")
-        # The walk changes users all the time, and would lose connections that have not said yet whose they are.
-        broker._end_connections = _end_none  # type: ignore[method-assign]
         verifiers = verifiers_of(PASSWORD, broker.world.random.token)
         await broker.users.add(ADMIN, User(superuser=True, verifiers=verifiers))
         await broker.users.add(ALICE, User(verifiers=verifiers))

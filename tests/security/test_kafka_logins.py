@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import select
 import socket
 import struct
 from typing import Any
@@ -25,6 +26,7 @@ from kafka.errors import KafkaError as PythonKafkaError
 from tests.security.users_kit import PASSWORDS
 from tests.support.names import unique
 from tests.support.server import Server
+from waystation.broker.broker import LAST_ANSWER_S
 from waystation.wire import scram
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -315,6 +317,24 @@ def test_strangers_are_answered_with_the_rounds_that_users_have(own_closed: Any)
     assert {rounds_told(server, name) for name in STRANGERS[:5]} == {5000}
     assert rounds_told(server, "alice", "SCRAM-SHA-512") == usual, "each mechanism has its own"
     assert {rounds_told(server, name, "SCRAM-SHA-512") for name in STRANGERS[:5]} == {usual}
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["just started", "restarted"])
+def test_a_login_that_is_under_way_when_another_user_changes_goes_on(own_closed: Any, restarted: bool) -> None:
+    server = own_closed()
+    if restarted:
+        server.stop()
+        server.restart()
+    host, _, port = server.bootstrap.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as link:
+        link.sendall(handshake("PLAIN"))
+        assert _answer(link) is not None
+        set_rounds(server, {"bob": 5000})
+        assert not select.select([link], [], [], 4 * LAST_ANSWER_S)[0], "nothing is said, nothing is closed"
+        link.sendall(authenticate(PLAIN_ALICE))
+        answer = _answer(link)
+        assert answer is not None
+        assert answer[:2] == b"\0\0"
 
 
 def test_where_users_have_different_rounds_strangers_have_them_too_each_always_the_same(own_closed: Any) -> None:

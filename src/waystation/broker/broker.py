@@ -6,7 +6,7 @@ A broker knows no protocol and opens no port; protocols are given the broker. It
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from waystation.admin.jobs import Jobs
@@ -201,6 +201,8 @@ class Broker:
         )
         self.follower.follow(self.permissions)
         self.authenticator.subscribe_changes(self.permissions.refresh)
+        self._logins_required = self.authenticator.required
+        self.authenticator.subscribe_changes(self._note_logins)
         self.topic_permissions = TopicPermissions(catalog, self.follower)
         self.follower.follow(self.topic_permissions)
         self.audit = Audit(
@@ -328,6 +330,7 @@ class Broker:
         self.users.load()
         self.api_keys.load()
         self.delegation_tokens.load()
+        self._note_logins()
         self.permissions.load()
         self.topic_permissions.load()
         self.quotas.load()
@@ -497,14 +500,23 @@ class Broker:
         return self._state_logs[index]
 
     def _user_changed(self, name: str, user: User | None) -> None:
-        """Connections of a user that is removed end; so do those of nobody, once everybody has to log in. Not at
-        once: whoever added the user is answered first."""
+        """Connections of a user that is removed end; so do those of nobody, when the first user makes everybody log in.
+        Not at once: whoever added the user is answered first."""
         removed = name if user is None else None
-        theirs: list[Connected] = []
+        theirs: set[Connected] = set()
         if removed is not None:
             self.users.leaving.add(removed)
-            theirs = [connection for connection in self.connections if connection.login == removed]
-        asyncio.get_running_loop().call_later(LAST_ANSWER_S, self._end_connections, removed, theirs)
+            theirs = {connection for connection in self.connections if connection.login == removed}
+        # Later ones without a login are on their way to one.
+        before = self._logins_required
+        self._note_logins()
+        strangers: set[Connected] = set()
+        if self._logins_required and not before:
+            strangers = {connection for connection in self.connections if not connection.login}
+        asyncio.get_running_loop().call_later(LAST_ANSWER_S, self._end_connections, removed, theirs, strangers)
+
+    def _note_logins(self) -> None:
+        self._logins_required = self.authenticator.required
 
     def _key_removed(self, key_id: str) -> None:
         """Connections that have logged in by it end."""
@@ -521,13 +533,13 @@ class Broker:
     def _logged_in(self, login: Login) -> None:
         self.audit.login(login.user, login.host, login.protocol, login.mechanism, failure=login.failure)
 
-    def _end_connections(self, removed: str | None, theirs: Sequence[Connected]) -> None:
-        """`theirs`: of the user that was removed, at that moment. There may be another one of the name by now."""
-        closed = self.authenticator.required
+    def _end_connections(self, removed: str | None, theirs: Set[Connected], strangers: Set[Connected]) -> None:
+        """`theirs`: of the user that was removed, at that moment. There may be another one of the name by now.
+        `strangers`: of nobody, when that was still allowed."""
         if removed is not None:
             self.users.leaving.discard(removed)
         for connection in self.connections:
-            if not connection.login and closed:
+            if not connection.login and connection in strangers:
                 connection.end("clients have to log in now: there are users")
             elif connection.login == removed and (connection in theirs or removed not in self.users):
                 connection.end(f"user {removed!r} is removed")
