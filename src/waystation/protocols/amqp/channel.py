@@ -170,15 +170,21 @@ class Channel:
             return True
         if not self.knows(tag, True):
             return False
-        settled = self.settled
+        latest, start, end = None, 0, 0
         for holder, entry in self.take(tag, True):
-            runs = settled.get(holder)
-            if runs is None:
-                settled[holder] = [(entry, 1)]
-            else:
-                add_run(runs, entry, 1)
-            self.acked += 1
+            if entry == end and holder is latest:
+                end += 1
+                continue
+            if latest is not None:
+                self._note(latest, start, end - start)
+            latest, start, end = holder, entry, entry + 1
+        if latest is not None:
+            self._note(latest, start, end - start)
         return True
+
+    def _note(self, holder: Holder, first: int, count: int) -> None:
+        add_run(self.settled.setdefault(holder, []), first, count)
+        self.acked += count
 
     # -- confirms -----------------------------------------------------------------------------------------------------
 

@@ -60,6 +60,7 @@ from waystation.wire.amqp.errors import (
     AmqpError,
 )
 from waystation.wire.amqp.properties import Template, template_of
+from waystation.wire.amqp.template import MAX_CACHED_BYTES
 from waystation.world.large_buffers import Body
 
 FRAME_MAX = 131_072
@@ -219,7 +220,11 @@ class Engine:
                     last: int = body + size
                     whole = kind == BODY and same == number and size == left and last < end and data[last] == END
                     if whole and left <= self._limit:
-                        template = self._template(channel, data[position + 19 : stop], events)
+                        properties = data[position + 19 : stop]
+                        if properties == channel.properties:
+                            template = channel.template
+                        else:
+                            template = self._template(channel, properties, events)
                         if template is not None:
                             events.append(PublishEvent(channel, target, template, data[body:last]))
                         return last + 1
@@ -356,13 +361,16 @@ class Engine:
     def _template(self, channel: ChannelState, data: bytes, events: list[Event]) -> Template | None:
         """The properties of a message; None if they make no sense, which ends the channel."""
         try:
-            return template_of(data)
+            template = template_of(data)
         except AmqpError as error:
             if error.hard:
                 raise
             events.append(Broken(channel, error))
             self.closing(channel)
             return None
+        if len(data) <= MAX_CACHED_BYTES:
+            channel.properties, channel.template = data, template
+        return template
 
     def _too_large(self, channel: ChannelState, size: int, events: list[Event]) -> None:
         text = f"message size {size} is larger than configured max size {self._limit}"

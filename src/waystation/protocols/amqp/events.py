@@ -98,15 +98,20 @@ class Content:
 
 
 class ChannelState:
-    """A channel, as the engine sees it. The session keeps its own channel in `owner`."""
+    """A channel, as the engine sees it. The session keeps its own channel in `owner`.
 
-    __slots__ = ("content", "number", "owner", "phase")
+    `template` is of the last message whose properties were short, which are `properties`: mostly the next one's, too.
+    """
+
+    __slots__ = ("content", "number", "owner", "phase", "properties", "template")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.phase = ChannelPhase.METHOD
         self.content: Content | None = None
         self.owner: Any = None
+        self.properties = b""
+        self.template: Template | None = None
 
 
 class PublishEvent(NamedTuple):
