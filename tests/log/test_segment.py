@@ -169,6 +169,18 @@ def test_a_batch_larger_than_the_window_of_a_walk_is_stepped_over(tmp_path: Path
     assert found(reopened(segment), BASE + 4) == BASE + 4
 
 
+@pytest.mark.parametrize("field", [0, 7, 8, 11, 16, 23, 26], ids=lambda at: f"byte {at} of a header")
+def test_whatever_is_damaged_an_offset_is_found_as_by_looking_at_every_batch(segment: Segment, field: int) -> None:
+    """To find one, batches before it are stepped over with a glance; where that has to stop, it must stop."""
+    positions = [position for position, _ in segment.walk(0)]
+    for victim in (positions[0], positions[13], positions[-1]):
+        flip(Path(segment.path()), victim + field)
+        for offset in range(BASE - 1, BASE + 302):
+            looked_at = segment.walk(segment.index.floor(offset - BASE))
+            assert segment.find(offset) == next((one for one in looked_at if one[1].last_offset >= offset), None)
+        flip(Path(segment.path()), victim + field)
+
+
 def test_rot_is_found_on_the_first_read_wherever_the_reading_starts(segment: Segment) -> None:
     victim = segment.find(BASE + 150)
     assert victim is not None

@@ -25,6 +25,7 @@ from waystation.log.batches.batch import (
     intact,
     read_header,
     scan,
+    skip_before,
 )
 from waystation.log.batches.sealed_batch import opened_batches, sealed_batch
 from waystation.log.segments.index import OffsetIndex, TimeIndex, write_whole
@@ -328,13 +329,14 @@ class Segment:
 
     def find(self, offset: int) -> tuple[int, Header] | None:
         """Position and header of the batch that holds `offset`, or the first one after it; None: beyond the end."""
-        for position, header in self.walk(self.index.floor(offset - self.base_offset)):
+        for position, header in self.walk(self.index.floor(offset - self.base_offset), from_offset=offset):
             if header.base_offset + header.last_offset_delta >= offset:
                 return position, header
         return None
 
-    def walk(self, position: int, chunk: int = 64 * 1024) -> Iterator[tuple[int, Header]]:
-        """Positions and headers from `position` to the end or to the first thing that is no batch of this segment.
+    def walk(self, position: int, chunk: int = 64 * 1024, *, from_offset: int = -1) -> Iterator[tuple[int, Header]]:
+        """Positions and headers from `position` to the end or to the first thing that is no batch of this segment;
+        batches that end before `from_offset` may be left out.
 
         The CRC does not cover a batch's offset: that it goes up and stays in the segment is all that can be checked.
         """
@@ -342,7 +344,9 @@ class Segment:
         while position + HEADER_SIZE <= self.size:
             start = position
             data = self.file.read(min(chunk, self.size - position), position)
-            for at, header in _headers(data, self.size - position):
+            begin, lowest = skip_before(data, from_offset, lowest, highest)
+            position = start + begin
+            for at, header in _headers(data, begin, self.size - start):
                 last = header.base_offset + header.last_offset_delta
                 if header.base_offset < lowest or last > highest or header.last_offset_delta < -1:
                     return
@@ -398,10 +402,11 @@ class Segment:
         return data[:end]
 
 
-def _headers(data: bytes, room: int) -> Iterator[tuple[int, Header]]:
-    """The whole batches in `data`; where the first is larger than that, it alone, since only its header is needed."""
-    at = -1
-    for at, header in scan(data):
+def _headers(data: bytes, begin: int, room: int) -> Iterator[tuple[int, Header]]:
+    """The whole batches in `data` from `begin` on; where the first of all is larger than that, it alone, since only its
+    header is needed."""
+    at = begin - 1
+    for at, header in scan(data, begin):
         yield at, header
     if at < 0 and len(data) >= HEADER_SIZE:
         header = read_header(data)
