@@ -19,6 +19,7 @@ by `Promises`, and for single answers here: an idempotent producer never hears t
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -518,6 +519,12 @@ def committed(partition: ReplicatedPartition, begin: int) -> list[tuple[int, byt
     return _scan(partition, partition.stable_offset, begin)
 
 
+@functools.lru_cache(maxsize=4096)
+def _values(batch: bytes) -> list[tuple[int, bytes]]:
+    """(offset, value) of what is in a batch. Readers see the same one again and again, on every replica."""
+    return [(one.offset, one.value or b"") for one in batches.records_of(batch)]
+
+
 def _scan(partition: ReplicatedPartition, end: int, begin: int) -> list[tuple[int, bytes, bool]]:
     found: list[tuple[int, bytes, bool]] = []
     offset = max(begin, partition.start_offset)
@@ -535,6 +542,5 @@ def _scan(partition: ReplicatedPartition, end: int, begin: int) -> list[tuple[in
                 one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
                 for one in aborted
             )
-            whole = data[position : position + header.size]
-            found += [(one.offset, one.value or b"", visible) for one in batches.records_of(whole, header)]
+            found += [(at, value, visible) for at, value in _values(data[position : position + header.size])]
     return [one for one in found if begin <= one[0] < end]

@@ -22,7 +22,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -55,8 +54,7 @@ class PausingLoop(SimLoop):
 
     def __init__(self, time: VirtualTime, *, turns_max: int) -> None:
         super().__init__(time, turns_max=turns_max)
-        self._life_of: WeakKeyDictionary[asyncio.Task[Any], Life | None] = WeakKeyDictionary()
-        self._alive: dict[asyncio.Task[Any], None] = {}
+        self._alive: dict[asyncio.Task[Any], Life | None] = {}
         self._held: dict[Life, list[asyncio.Handle]] = {}
         self.set_task_factory(self._make)
 
@@ -64,8 +62,7 @@ class PausingLoop(SimLoop):
         self, loop: asyncio.AbstractEventLoop, work: Any, *, context: contextvars.Context | None = None, **named: Any
     ) -> asyncio.Task[Any]:
         task = asyncio.Task(work, loop=loop, context=context, **named)
-        self._life_of[task] = current_life.get() if context is None else context.get(current_life)
-        self._alive[task] = None
+        self._alive[task] = current_life.get() if context is None else context.get(current_life)
         task.add_done_callback(self._ended)
         return task
 
@@ -73,26 +70,25 @@ class PausingLoop(SimLoop):
         self._alive.pop(task, None)
 
     def tasks_of(self, life: Life) -> list[asyncio.Task[Any]]:
-        return [task for task in self._alive if self._life_of.get(task) == life]
+        return [task for task, its_life in self._alive.items() if its_life == life]
 
     def all_tasks(self) -> list[asyncio.Task[Any]]:
         return list(self._alive)
 
     def pause(self, life: Life) -> None:
         """Not one callback of it runs until `resume`."""
-        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
+        timers = self._timers
         held = self._held.setdefault(life, [])
-        held += [timer for timer in timers if _life_of(timer) == life and not timer.cancelled()]
-        timers[:] = [timer for timer in timers if _life_of(timer) != life]
+        held += [timer for _, timer in timers if _life_of(timer) == life and not timer.cancelled()]
+        timers[:] = [entry for entry in timers if _life_of(entry[1]) != life]
         heapq.heapify(timers)
 
     def resume(self, life: Life) -> None:
-        timers: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
         for handle in self._held.pop(life, ()):
             if handle.cancelled():
                 continue
             if isinstance(handle, asyncio.TimerHandle):
-                heapq.heappush(timers, handle)
+                heapq.heappush(self._timers, (handle.when(), handle))
             else:
                 self._ready.append(handle)  # type: ignore[attr-defined]
 
@@ -163,8 +159,7 @@ class Network:
         if self.twice and self._rng.random() < self.twice:
             again = asyncio.ensure_future(self._deliver_again(source, target, sent))
             again.add_done_callback(_quiet)
-        done, _ = await asyncio.wait([work], timeout=timeout_s)
-        if not done:
+        if not await _ended(work, timeout_s):
             if self._rng.random() < 0.5:
                 work.cancel()
             work.add_done_callback(_quiet)
@@ -185,7 +180,7 @@ class Network:
         loop = asyncio.get_running_loop()
         asked = peers.answer(_request.decode(sent), _connection(current_life.get()))
         there = loop.create_task(asked, context=context.copy())
-        await asyncio.wait([there])
+        await _ended(there)
         if there.cancelled() or there.exception() is not None:
             raise LinkLost("the other node died")
         await self._travel(target, source)
@@ -226,6 +221,32 @@ class Network:
 def _connection(life: Life | None) -> str:
     """By which a process asks any other."""
     return f"from {life}"
+
+
+async def _ended(task: asyncio.Future[Any], timeout_s: float | None = None) -> bool:
+    """`asyncio.wait` for one task, without the sets: every question that a node asks takes two of them."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    timer = None if timeout_s is None else loop.call_later(timeout_s, _release, waiter)
+
+    def ended(_: asyncio.Future[Any]) -> None:
+        if timer is not None:
+            timer.cancel()
+        _release(waiter)
+
+    task.add_done_callback(ended)
+    try:
+        await waiter
+    finally:
+        if timer is not None:
+            timer.cancel()
+        task.remove_done_callback(ended)
+    return task.done()
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _quiet(task: asyncio.Future[Any]) -> None:
@@ -288,8 +309,7 @@ class Node:
         if broker is None:
             raise Lost("connection refused")
         task = self.loop.create_task(work(broker), context=self.context.copy())
-        done, _ = await asyncio.wait([task], timeout=timeout_s)
-        if not done:
+        if not await _ended(task, timeout_s):
             task.add_done_callback(_quiet)
             task.cancel()
             raise Lost("no answer in time")

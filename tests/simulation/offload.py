@@ -102,6 +102,7 @@ class SimOffload:
 
     def __init__(self, rng: random.Random, disk: SimDisk, *, threads: float = 0.25, pauses: float = 0.3) -> None:
         self._rng = rng
+        self._disk = disk
         self._threads = threads
         self._pauses = pauses
         self._jobs: dict[int, _Job] = {}
@@ -111,7 +112,7 @@ class SimOffload:
     async def __call__(self, work: Callable[..., T], /, *args: object) -> T:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
-        origin = callers(sys._getframe(1))
+        origin = () if self._disk.on_operation is None else callers(sys._getframe(1))
         job = _Job(lambda: work(*args), origin, threaded=self._rng.random() < self._threads)
         self._jobs[id(job)] = job
         self._later(loop, self._turn, loop, job, done)
@@ -119,7 +120,8 @@ class SimOffload:
 
     @property
     def origin(self) -> tuple[str, ...]:
-        """Who asked for the work that is running, innermost first; nobody while the loop has the turn."""
+        """Who asked for the work that is running, innermost first; nobody while the loop has the turn. Known only where
+        somebody watches the disk's operations."""
         return () if self._running is None else self._running.origin
 
     def close(self) -> None:

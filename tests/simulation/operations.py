@@ -8,14 +8,23 @@ import hashlib
 import importlib
 import logging
 import sys
+from collections.abc import Callable
 
+from tests.simulation.cluster_machine import ClusterMachine
 from tests.simulation.disk import SimDisk
+
+
+def cluster(seed: int) -> None:
+    ClusterMachine(seed).run()
 
 
 def main(kind: str, seeds: int) -> None:
     logging.disable()
     moved = [object() for _ in range(hash("addresses") % 5_000)]  # so that objects lie elsewhere in another process
-    run_seed = importlib.import_module(f"tests.simulation.test_crash_{kind}").run_seed
+    if kind == "cluster":
+        run_seed: Callable[[int], object] = cluster
+    else:
+        run_seed = importlib.import_module(f"tests.simulation.test_crash_{kind}").run_seed
     step = SimDisk._step
     asked = hashlib.sha256()
 

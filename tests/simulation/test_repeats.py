@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-SEEDS = {"log": 10, "broker": 6, "queues": 20, "amqp": 8, "follower": 10, "bounded": 10}
+SEEDS = {"log": 10, "broker": 6, "queues": 20, "amqp": 8, "follower": 10, "bounded": 10, "cluster": 5}
 
 
 @pytest.mark.parametrize("kind", SEEDS)

@@ -36,6 +36,26 @@ def test_timers_fire_in_the_order_of_their_time() -> None:
     assert Simulation(1).run(main()) == [1, 2, 3, 4]
 
 
+def test_timers_that_are_cancelled_are_forgotten_and_the_others_fire_in_order() -> None:
+    loop = SimLoop()
+    fired: list[int] = []
+
+    async def main() -> None:
+        begun = loop.time()
+        timers = [loop.call_later(10 - one / 200, fired.append, one) for one in range(1_000)]
+        for one, timer in enumerate(timers):
+            if one % 100:
+                timer.cancel()
+        await asyncio.sleep(0)
+        assert len(loop._timers) < 100
+        await asyncio.sleep(10)
+        assert loop.time() == pytest.approx(begun + 10)
+
+    loop.run_until_complete(main())
+    loop.close()
+    assert fired == list(range(900, -1, -100))
+
+
 def test_waiting_for_what_never_comes_is_told_instead_of_hanging() -> None:
     async def main() -> None:
         await asyncio.Event().wait()
