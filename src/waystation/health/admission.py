@@ -82,15 +82,7 @@ class Admission:
             self._refuse_fast(port, peer)
             return None
         self._here[port] += 1
-        left = False
-
-        def leave() -> None:
-            nonlocal left
-            if not left:
-                left = True
-                self._here[port] -= 1
-
-        return leave
+        return _Place(self._here, port)
 
     def _refuse_fast(self, port: str, peer: str) -> None:
         """An address connects faster than its quota allows."""
@@ -127,6 +119,21 @@ class Admission:
             )
             self._untold = 0
             self._told_at = now
+
+
+class _Place:
+    """One connection's. Called when it is over; a second time does nothing."""
+
+    __slots__ = ("_here", "_port")
+
+    def __init__(self, here: Counter[str], port: str) -> None:
+        self._here: Counter[str] | None = here
+        self._port = port
+
+    def __call__(self) -> None:
+        if self._here is not None:
+            self._here[self._port] -= 1
+            self._here = None
 
 
 class Gate:

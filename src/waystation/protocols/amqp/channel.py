@@ -10,7 +10,6 @@ Invariants: what is in `unacked` is held for this channel in the heart, but for 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -96,7 +95,7 @@ class Channel:
         self.confirming = False
         self.sequence = 0  # of the last publish since confirms were asked for
         self.written = 0  # of the last one that was written
-        self.turns: deque[Turn] = deque()
+        self.turns: list[Turn] = []  # a few
         self.tx: Transaction | None = None
         self.last_queue = ""
         self.pending: dict[str, Batch] = {}
@@ -218,7 +217,7 @@ class Channel:
             return
         last = 0
         while turns and turns[0].done:
-            first = turns.popleft()
+            first = turns.pop(0)
             if first.failed and first.last:
                 if last:
                     session.send(ack_frame(self.number, last, True))

@@ -338,4 +338,4 @@ class AmqpConnection(asyncio.BufferedProtocol):
 
 
 def _address(found: object) -> tuple[str, int]:
-    return (str(found[0]), int(found[1])) if isinstance(found, tuple) else ("", 0)
+    return found[:2] if isinstance(found, tuple) and len(found) >= 2 else ("", 0)

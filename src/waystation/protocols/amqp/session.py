@@ -79,6 +79,8 @@ FEW_S = 0.001
 MAX_CLIENT_ID = 255
 """Of what a client calls its connection, for quotas."""
 PUBLISH = "basic.publish"
+_NONE: deque[Event] = deque(maxlen=0)
+"""Nothing is to be worked off. One for all who have nothing: an empty deque takes 760 bytes."""
 CLOSE_OK = method_frame(commands.Connection.CloseOk(), 0)
 
 
@@ -170,7 +172,7 @@ class AmqpSession:
         self.heartbeat_s = 0
         self.closed = False
         self.since_ms = node.world.clock.now_ms()
-        self._events: deque[Event] = deque()
+        self._events = _NONE
         self._task: asyncio.Task[None] | None = None
         self._answering: Channel | None = None  # what the task answers came on it
         self._cancels: list[Frame] = []  # for that channel, behind the answer
@@ -205,7 +207,10 @@ class AmqpSession:
         events = self.engine.receive(data, short=self.outside.others_wait)
         if begins and 0 < len(events) <= FEW_EVENTS and isinstance(events[0], ASKING):
             self.outside.asked()
-        self._events.extend(events)
+        if self._events:
+            self._events.extend(events)
+        else:
+            self._events = deque(events)
         self.work()
 
     @property
@@ -262,7 +267,7 @@ class AmqpSession:
                 and isinstance(event.method, commands.Basic.Get)
                 and (self._long_gets or self._full)
             ):
-                events.appendleft(event)
+                self._put_back(events, event)
                 self._stuck = True
                 if not self._full:
                     self.outside.to_get()
@@ -270,10 +275,16 @@ class AmqpSession:
             else:
                 self._finish(touched)
                 if self._task is not None:
-                    events.appendleft(event)  # what was published before it is not written yet
+                    self._put_back(events, event)  # what was published before it is not written yet
                     break
                 self._handle(event)
+        if not events:
+            self._events = _NONE
         self._finish(touched)
+
+    def _put_back(self, events: deque[Event], event: Event) -> None:
+        events.appendleft(event)
+        self._events = events
 
     def get_one(self) -> None:
         """It is this session's turn to get a long message."""
@@ -763,7 +774,7 @@ class AmqpSession:
         for timer in (self._expiry, self._quota_timer, self._feed_timer):
             if timer is not None:
                 timer.cancel()
-        self._events.clear()
+        self._events = _NONE
         self.hungry.clear()
         if self._task is not None and not self._writing:
             self._task.cancel()
