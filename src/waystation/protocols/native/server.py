@@ -8,16 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from waystation.protocol import MAGIC
-from waystation.protocols.native.binary import BinaryTalk
-from waystation.protocols.native.connection import NativeConnection
-from waystation.protocols.native.lines import LinesTalk
-from waystation.protocols.native.plain_actions.plain_subscriptions import PlainSubscriptions
-from waystation.protocols.native.session import NativeSession, Send
 
 if TYPE_CHECKING:
     from waystation.broker.access.node import Node
     from waystation.broker.access.types import Entrance
     from waystation.protocols.budget import Budgets
+    from waystation.protocols.native.connection import NativeConnection
+    from waystation.protocols.native.plain_actions.plain_subscriptions import PlainSubscriptions
+    from waystation.protocols.native.session import NativeSession, Send
+
+# What speaks the protocol is imported with the first client of its kind: not every broker has one.
 
 
 class NativeListener:
@@ -26,7 +26,7 @@ class NativeListener:
     def __init__(self, broker: Node, budgets: Budgets) -> None:
         self._broker = broker
         self._budgets = budgets
-        self._subscriptions = PlainSubscriptions()
+        self._subscriptions: PlainSubscriptions | None = None
         self._numbers = itertools.count(1)
 
     def by_first_byte(self, entrance: Entrance) -> Mapping[int, Callable[[Callable[[], None]], NativeConnection]]:
@@ -35,16 +35,27 @@ class NativeListener:
 
     def _frames(self, entrance: Entrance, gone: Callable[[], None]) -> NativeConnection:
         """A connection that speaks msgpack frames; `gone` is called when it is over."""
+        from waystation.protocols.native.binary import BinaryTalk
+        from waystation.protocols.native.connection import NativeConnection
+
         talk = partial(BinaryTalk, self._broker, self._name("native"), self._budgets.long_work)
         return NativeConnection(talk, self._budgets, self._broker.world.clock, gone, "native", entrance)
 
     def _json_lines(self, entrance: Entrance, gone: Callable[[], None]) -> NativeConnection:
         """A connection that speaks JSON lines."""
+        from waystation.protocols.native.connection import NativeConnection
+        from waystation.protocols.native.lines import LinesTalk
+        from waystation.protocols.native.plain_actions.plain_subscriptions import PlainSubscriptions
+
+        if self._subscriptions is None:
+            self._subscriptions = PlainSubscriptions()
         talk = partial(LinesTalk, self._broker, self._name("json"), self._subscriptions)
         return NativeConnection(talk, self._budgets, self._broker.world.clock, gone, "json", entrance)
 
     def session(self, send: Send) -> NativeSession:
         """A session of a client in this very process."""
+        from waystation.protocols.native.session import NativeSession
+
         session = NativeSession(self._broker, send, self._name("local"))
         session.appear()
         return session
