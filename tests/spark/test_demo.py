@@ -22,6 +22,9 @@ from tests.support.waiting import wait_for
 
 pytest.importorskip("pyspark", reason="pyspark is not installed; `pip install 'waystation[spark]'` brings it")
 
+HEARS_CTRL_C = ("env", "--default-signal=INT")
+"""Also where the tests themselves are in the background of a script, whose shell has them ignore it."""
+
 
 def test_the_demo_runs_its_pipeline() -> None:
     done = subprocess.run(
