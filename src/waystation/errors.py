@@ -7,7 +7,7 @@ only the vocabulary still answers sensibly. An error's text says what happened, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import ClassVar, TypeVar
 
@@ -22,7 +22,13 @@ class WaystationError(Exception):
 
 
 class NotFound(WaystationError):
-    """The named thing does not exist."""
+    """The named thing does not exist. `kind`, `name`: what it is, and its full name, where others of the kind may be
+    called nearly so: which of them a client is told is for `Access.told`, which knows what it may see."""
+
+    def __init__(self, text: str = "", kind: str = "", name: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.name = name
 
 
 class AlreadyExists(WaystationError):
@@ -305,30 +311,41 @@ class RequestFailed(WaystationError):
 # -- what errors say ---------------------------------------------------------------------------------------------
 
 _MOST_CANDIDATES = 2_000
+_MOST_ASKED = 40
 _MOST_COMPARED = 20
 _LONGEST_CANDIDATE = 100
 
 
 def near_matches(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'orders'?`, to be put behind a text that says what is not there; empty if nothing is near.
+    """`; did you mean 'orders'?`, to be put behind a text that says what is not there; empty if nothing is near."""
+    return did_you_mean(near_names(name, known))
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""
+
+
+def near_names(name: str, known: Iterable[str], seen: Callable[[str], bool] | None = None) -> list[str]:
+    """The names that are most like `name`, the nearest first: three at most. `seen`: whether one may be told at all.
 
     This runs on the loop, and whoever mistypes can do it often. So it looks at the first few thousand names only, and
-    takes a close look at no more than the few of them that begin and end most like `name`: 30 ms at worst, 5 as a rule.
+    takes a close look at no more than the few of them that begin and end most like `name`, of a few more that it asks
+    about: 30 ms at worst, 5 as a rule.
     """
     # Imported here because only those who make mistakes need them.
     from difflib import get_close_matches
     from heapq import nlargest
 
     if len(name) > _LONGEST_CANDIDATE:
-        return ""
+        return []
     wanted = name.lower()
     folded: dict[str, str] = {}
     for candidate in islice(known, _MOST_CANDIDATES):
         if candidate and abs(len(candidate) - len(name)) <= 1 + len(name) // 2:
             folded.setdefault(candidate.lower(), candidate)
-    likely = nlargest(_MOST_COMPARED, folded, key=lambda other: _ends_in_common(wanted, other))
-    near = [repr(folded[match]) for match in get_close_matches(wanted, likely, n=3, cutoff=0.7)]
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    likely = nlargest(_MOST_ASKED, folded, key=lambda other: _ends_in_common(wanted, other))
+    told = likely if seen is None else (one for one in likely if seen(folded[one]))
+    return [folded[match] for match in get_close_matches(wanted, list(islice(told, _MOST_COMPARED)), n=3, cutoff=0.7)]
 
 
 def nearest_field(name: str, known: Iterable[str]) -> str:

@@ -98,6 +98,7 @@ ASK_NOBODY = {
     "count_batches": "what was published was asked about",
     "count_delivered": "what was read was asked about",
     "count_shown": "what was read was asked about",
+    "told": "what it adds to an error, it asks about by itself (tests/security/test_near_names.py)",
     "worked": "about the session itself",
     "mutate": "about the session itself",
     "wait_s": "about the session itself",
@@ -311,6 +312,7 @@ class Stage:
             "client_quotas.check": {"changes": {"producer_byte_rate": 1.0}},
             "client_quotas.alter": {"changes": {"producer_byte_rate": 1e9}},
             "holds": {"name": QUEUE},
+            "told": {"error": NotFound("there is none", "queue", f"{QUEUE}s")},
             "put_same": {"queues": [QUEUE]},
             "cluster.alter_settings": {"changes": {"num.partitions": "3"}},
             "groups.join": {

@@ -163,8 +163,8 @@ def test_what_is_told_has_plain_names_and_what_clients_wrote_stays() -> None:
 
 
 def test_errors_name_what_those_inside_know() -> None:
-    told = SHOP.outgoing(Failure(1, "NotFound", "there is no queue 'shop/q'; did you mean 'shop/p' or 'lab/q'?"))
+    told = SHOP.outgoing(Failure(1, "NotFound", "there is no queue 'shop/q'; did you mean 'shop/p' or 'shop/r'?"))
     assert isinstance(told, Failure)
-    assert told.text == "there is no queue 'q'; did you mean 'p'?"
-    error = SHOP.retold(NotFound("there is no topic 'shop.t'; did you mean 'lab.t'?"))
-    assert str(error) == "there is no topic 't'"
+    assert told.text == "there is no queue 'q'; did you mean 'p' or 'r'?"
+    error = SHOP.retold(NotFound("there is no topic 'shop.t'; did you mean 'shop.u'?"))
+    assert str(error) == "there is no topic 't'; did you mean 'u'?"

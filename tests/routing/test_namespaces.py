@@ -57,7 +57,7 @@ def test_namespaces_are_made_once_and_survive_a_restart(tmp_path: Path) -> None:
             assert len(namespaces) == 3
             assert (namespaces.get("shop").description, namespaces.get("shop").tags) == ("the shop", ["eu"])
             assert namespaces.limits("/") == Limits(max_connections=5)
-            with pytest.raises(NotFound, match="did you mean 'shop'"):
+            with pytest.raises(NotFound, match="there is no namespace 'shp'"):
                 namespaces.get("shp")
             for name in PREDECLARED:
                 assert broker.routing.describe(f"shop/{name}").kind == PREDECLARED[name]

@@ -269,7 +269,7 @@ def test_bad_publishes_are_refused_with_a_reason(stage: Stage) -> None:
         await routing.declare_exchange("orders")
         await routing.declare_exchange("inner", internal=True)
         for exchange, key, error, what in (
-            ("ordrs", "", NotFound, "did you mean 'orders'"),
+            ("ordrs", "", NotFound, "there is no exchange 'ordrs'"),
             ("inner", "", NotAllowed, "internal"),
             ("orders", "k" * 256, Invalid, "routing_key: it has 256 bytes, the limit is 255"),
             ("orders", "\ud800", Invalid, "routing_key"),
@@ -355,7 +355,7 @@ def test_declaring_again_is_fine_if_it_is_the_same(stage: Stage) -> None:
         ("a", {"alternate": "\x00"}, Invalid, "printable"),
         ("a", {"arguments": {"a": object()}}, Invalid, "arguments"),
         ("a", {"arguments": {"a": "x" * 70_000}}, Invalid, "arguments"),
-        ("ordrs", {"passive": True}, NotFound, "did you mean 'orders'"),
+        ("ordrs", {"passive": True}, NotFound, "there is no exchange 'ordrs'"),
         ("amq.topic", {"kind": "fanout"}, Conflict, "kind"),
     ],
 )
@@ -420,8 +420,8 @@ def test_a_binding_is_there_once_and_arguments_tell_bindings_apart(stage: Stage)
         ("amq.direct", "stream:jobs", {}, Invalid, "queue:NAME"),
         ("amq.direct", "queue:nobody", {}, NotFound, "nobody"),
         ("amq.direct", "topic:nobody", {}, NotFound, "nobody"),
-        ("amq.direct", "exchange:amq.topc", {}, NotFound, "did you mean 'amq.topic'"),
-        ("amq.topc", "queue:jobs", {}, NotFound, "did you mean 'amq.topic'"),
+        ("amq.direct", "exchange:amq.topc", {}, NotFound, "there is no exchange 'amq.topc'"),
+        ("amq.topc", "queue:jobs", {}, NotFound, "there is no exchange 'amq.topc'"),
         ("", "queue:jobs", {}, NotAllowed, "default exchange"),
         ("amq.direct", "queue:jobs", {"key": "k" * 256}, Invalid, "routing_key"),
         ("amq.headers", "queue:jobs", {"arguments": {"x-match": "most"}}, Invalid, "x-match"),
@@ -666,7 +666,7 @@ def test_routing_works_on_a_real_broker_and_after_its_restart(tmp_path: Path) ->
             assert (sorted(answer.queues), answer.places) == (["jobs", "mine"], [("audit", 0, 0)])
             with pytest.raises(NotAllowed, match="broker's own"):
                 await broker.routing.bind("orders", "topic:__consumer_offsets")
-            with pytest.raises(NotFound, match="did you mean 'jobs'"):
+            with pytest.raises(NotFound, match="there is no queue 'job'"):
                 await broker.routing.bind("orders", "queue:job")
         async with broker_on(tmp_path) as broker:
             assert broker.queues.describe("jobs").ready == 2

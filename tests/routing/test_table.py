@@ -50,10 +50,11 @@ def test_the_exchanges_that_amqp_expects_are_there(stage: Stage, name: str) -> N
     assert stage.route(name, "k") == ["queue:jobs"]
 
 
-def test_an_unknown_exchange_is_not_found_and_near_ones_are_named(stage: Stage) -> None:
+def test_an_unknown_exchange_is_not_found_and_the_error_says_what_is_missing(stage: Stage) -> None:
     stage.declare("orders")
-    with pytest.raises(NotFound, match=r"there is no exchange 'ordrs'; did you mean 'orders'\?"):
+    with pytest.raises(NotFound, match=r"^there is no exchange 'ordrs'$") as caught:
         stage.route("ordrs")
+    assert (caught.value.kind, caught.value.name) == ("exchange", "ordrs")
 
 
 def test_a_target_is_given_once_however_many_bindings_match(stage: Stage) -> None:

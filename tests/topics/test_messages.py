@@ -166,7 +166,7 @@ def test_a_topic_that_is_not_there_is_made_or_named(tmp_path: Path) -> None:
                 await broker.messages.ensure("no/such")
             await broker.alter_settings({"auto.create.topics.enable": "false"})
             for ask in (broker.messages.ensure("orders.ex"), _later(broker, "orders.ex")):
-                with pytest.raises(NotFound, match=r"no topic 'orders.ex'; did you mean 'orders.eu'"):
+                with pytest.raises(NotFound, match=r"^there is no topic 'orders.ex'$"):
                     await ask
             with pytest.raises(NotAllowed):
                 broker.messages.publish("__consumer_offsets", [Message(b"")])

@@ -90,7 +90,6 @@ DEATHS = frozenset(
     ("x-death", *(f"x-{which}-death-{what}" for which in ("first", "last") for what in ("queue", "exchange")))
 )
 """Headers that the broker writes into dead letters, with names in them."""
-_NEAR = re.compile(r"(there is no (?:topic|queue|exchange|group) [^;]*); did you mean ('[^']+'(?: or '[^']+')*)\?")
 _QUEUED = re.compile(r".+#\d+")
 _STORED = re.compile(r".+-\d+@\d+")
 
@@ -299,16 +298,12 @@ class SpokenNames:
         return self._bare(value)
 
     def text(self, text: str) -> str:
-        """A sentence that quotes names. Those that it was not asked for (did you mean …?) may be of others."""
-        text = _NEAR.sub(self._near, text)
+        """A sentence that quotes names. Those that it was not asked for (did you mean …?) are of the namespace, too:
+        `Access.told` sees to that."""
         for prefix in self._prefixes:
             for before in ("'", "queue:", "topic:", "exchange:"):
                 text = text.replace(f"{before}{prefix}", before)
         return text
-
-    def _near(self, found: re.Match[str]) -> str:
-        names = [name for name in found[2].split(" or ") if name[1:].startswith(self._prefixes)]
-        return f"{found[1]}; did you mean {' or '.join(names)}?" if names else found[1]
 
     def retold(self, error: WaystationError) -> WaystationError:
         """The error, with the names that those inside say."""

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
-from waystation.errors import NotAllowed, near_matches
+from waystation.errors import NotAllowed
 from waystation.paging import STEP, sort_in_steps
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 
 INTERNAL_PREFIX = "__"
-NEAR = 2000
 FEW = 200
 """Names that went are taken out of the order one by one, if they are not more."""
 
@@ -38,9 +36,6 @@ class QueueNames(dict[str, QueuePlace]):
         self._came = 0
         self._changes = 0
         self._went: set[str] = set()  # they are in `_sorted` all the same
-
-    def not_found(self, name: str) -> str:
-        return f"there is no queue {name[:300]!r}{near_matches(name, islice(self, NEAR))}"
 
     def add(self, name: str, place: QueuePlace) -> None:
         known = name in self

@@ -121,7 +121,7 @@ class Queues:
         found = self._names.get(name)
         if found is None:
             self._shards.of(name)  # raises NotLeader where this broker cannot know
-            raise NotFound(self._names.not_found(name))
+            raise NotFound(f"there is no queue {name[:300]!r}", "queue", name)
         return found
 
     def known(self, name: str) -> QueuePlace | None:
@@ -136,6 +136,10 @@ class Queues:
     def names(self, prefix: str = "", after: str = "") -> Iterable[str]:
         """Names in order, behind `after`."""
         return self._names.ordered(prefix, after)
+
+    def unordered_names(self) -> Iterator[str]:
+        """Of all queues, in no order, for who does not look at all of them: to order them takes a while."""
+        return iter(self._names)
 
     async def listed(self, prefix: str = "") -> builtins.list[str]:
         """The same without the broker's own, all of them, in a list that is the caller's; a page is cut from it."""

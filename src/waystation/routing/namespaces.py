@@ -30,7 +30,6 @@ from waystation.errors import (
     NotFound,
     RevisionConflict,
     TooLarge,
-    near_matches,
 )
 from waystation.observe.events import event_logger
 from waystation.routing.namespace_names import (
@@ -131,7 +130,7 @@ class Namespaces:
     def get(self, name: str) -> Namespace:
         found = self._known.get(name)
         if found is None:
-            raise NotFound(f"there is no namespace {name[:127]!r}{near_matches(name, self._known)}")
+            raise NotFound(f"there is no namespace {name[:127]!r}", "namespace", name)
         return found
 
     def limits(self, name: str) -> Limits:

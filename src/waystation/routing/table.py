@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from waystation.errors import Invalid, NotFound, near_matches
+from waystation.errors import Invalid, NotFound
 from waystation.routing.exchanges.binding import EXCHANGE, QUEUE, TOPIC, Binding
 from waystation.routing.exchanges.default import DefaultExchange
 from waystation.routing.exchanges.delayed import ARGUMENT, DelayedExchange
@@ -107,10 +107,10 @@ class RoutingTable:
     # -- finding ----------------------------------------------------------------------------------------------------
 
     def get(self, name: str) -> Exchange:
-        """Raises NotFound, naming near matches."""
+        """Raises NotFound."""
         exchange = self._exchanges.get(name)
         if exchange is None:
-            raise NotFound(f"there is no exchange {name[:MAX_NAME_BYTES]!r}{near_matches(name, self._exchanges)}")
+            raise NotFound(f"there is no exchange {name[:MAX_NAME_BYTES]!r}", "exchange", name)
         return exchange
 
     def find(self, name: str) -> Exchange | None:

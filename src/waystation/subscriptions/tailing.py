@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from waystation.errors import Invalid, NotAllowed, UnknownTopic, WaystationError, near_matches
+from waystation.errors import Invalid, NotAllowed, UnknownTopic, WaystationError
 from waystation.log.batches import batch as batches
 from waystation.message import Delivered
 from waystation.observe.events import event_logger
@@ -194,7 +194,7 @@ class Tailing:
         """A reader of the topic from `start` on; it delivers when it is given credit. UnknownTopic, NotAllowed."""
         found = self._topics.find(topic)
         if found is None:
-            raise UnknownTopic(f"there is no topic {topic!r}{near_matches(topic, self._topics.names())}")
+            raise UnknownTopic(f"there is no topic {topic!r}", "topic", topic)
         if found.internal:
             raise NotAllowed(f"topic {topic!r} is the broker's own")
         if start.value < 0:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from waystation.config import BrokerSettings
-from waystation.errors import AlreadyExists, Invalid, UnknownTopic, near_matches
+from waystation.errors import AlreadyExists, Invalid, UnknownTopic
 from waystation.log.batches import batch as batches
 from waystation.log.batches.batch import HEADER_SIZE, MAGIC, NO_PRODUCER, TRANSACTIONAL, Header
 from waystation.log.batches.partitioning import partition_of
@@ -260,7 +260,7 @@ class Messages:
         """A message of a topic by its place or its own id (`topics/finding.py`). `prefix`: of the topic's name, if none
         is named."""
         if topic is not None:
-            self._find(topic)  # NotFound names those that are nearly it
+            self._find(topic)
         return await self._finding.find(message_id, topic, prefix)
 
     # -- parts ------------------------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Messages:
         return found
 
     def _unknown(self, topic: str) -> UnknownTopic:
-        return UnknownTopic(f"there is no topic {topic!r}{near_matches(topic, self._topics.names())}")
+        return UnknownTopic(f"there is no topic {topic!r}", "topic", topic)
 
     def _forget(self, names: list[str]) -> None:
         for name in names:

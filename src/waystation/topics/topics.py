@@ -193,7 +193,7 @@ class Topics:
     def get(self, name: str) -> Topic:
         topic = self._by_name.get(name)
         if topic is None:
-            raise UnknownTopic(f"there is no topic {name!r}")
+            raise UnknownTopic(f"there is no topic {name!r}", "topic", name)
         return topic
 
     def by_id(self, topic_id: UUID) -> Topic:

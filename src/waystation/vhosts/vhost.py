@@ -112,7 +112,7 @@ class Vhost:
 
     def refused(self, error: WaystationError) -> AmqpError:
         """The broker's refusal, in the names of the virtual host."""
-        refusal = of_error(error)
+        refusal = of_error(error, self.access.told(error))
         if self.names.prefix:
             refusal.text = refusal.text.replace(self.names.prefix, "")
         return refusal

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.cluster.decisions.moving import Move, PartitionId, moves
-from waystation.errors import Conflict, ElectionNotNeeded, Invalid, NoReassignment, NotFound, UnknownTopic, near_matches
+from waystation.errors import Conflict, ElectionNotNeeded, Invalid, NoReassignment, NotFound, UnknownTopic
 from waystation.paging import Pace
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _meant(broker: ManagedBroker, topics: list[str], partition: int | None) -> l
     for name in topics:
         topic = broker.topics.find(name)
         if topic is None:
-            raise UnknownTopic(f"there is no topic {name!r}{near_matches(name, broker.topics.names())}")
+            raise UnknownTopic(f"there is no topic {name!r}", "topic", name)
         chosen.append(topic)
     if partition is None:
         return [(topic, index) for topic in chosen for index in range(len(topic.partitions))]

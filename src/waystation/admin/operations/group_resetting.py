@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.admin.views.overview import commit_offsets
-from waystation.errors import Conflict, Invalid, NotFound, near_matches
+from waystation.errors import Conflict, Invalid, NotFound
 from waystation.groups.machines.errors import UnknownGroup
 from waystation.queues.redriving import delete_redriven
 from waystation.topics.partitions.start_position import Start, offset_of, parse_start
@@ -133,8 +133,7 @@ async def _forget_topic(broker: ManagedBroker, name: str, topic: str) -> None:
 def _no_group(broker: ManagedBroker, name: str) -> NotFound:
     """Raises NotCoordinator instead if there may be a share group of the name, which another broker coordinates."""
     broker.shared.journal.check_led(name)
-    known = [*broker.groups.names(), *broker.shared.names()]
-    return NotFound(f"there is no group {name[:200]!r}{near_matches(name, known)}")
+    return NotFound(f"there is no group {name[:200]!r}", "group", name)
 
 
 def _refuse_members(broker: ManagedBroker, name: str) -> None:
@@ -171,7 +170,7 @@ def _places(broker: ManagedBroker, query: ResetGroup, before: Mapping[TopicParti
         return places
     topic = broker.topics.find(query.topic)
     if topic is None:
-        raise NotFound(f"there is no topic {query.topic!r}{near_matches(query.topic, broker.topics.names())}")
+        raise NotFound(f"there is no topic {query.topic!r}", "topic", query.topic)
     count = len(topic.partitions)
     wanted = range(count) if query.partitions is None else sorted(set(query.partitions))
     strange = [index for index in wanted if not 0 <= index < count]

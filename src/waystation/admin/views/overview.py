@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from waystation.errors import NotFound, near_matches
+from waystation.errors import NotFound
 from waystation.groups.machines.calls import OffsetToCommit
 from waystation.protocol import TopicInfo
 from waystation.routing.matching.patterns import compile_pattern
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def topic_info(broker: ManagedBroker, name: str) -> TopicInfo:
-    """A topic as it is now; NotFound names those that are nearly it."""
+    """A topic as it is now."""
     topic = broker.topics.find(name)
     if topic is None:
-        raise NotFound(f"there is no topic {name!r}{near_matches(name, broker.topics.names())}")
+        raise NotFound(f"there is no topic {name!r}", "topic", name)
     return _info(broker, topic)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from waystation.errors import NotFound, near_matches
+from waystation.errors import NotFound
 from waystation.groups.history import HistoryEntry
 from waystation.groups.machines.calls import TopicPartition
 from waystation.groups.machines.classic_member import assigned_partitions
@@ -194,12 +194,10 @@ def _partition(broker: ManagedBroker, topic: str, partition: int) -> Partition |
 
 
 def group_view(broker: ManagedBroker, query: GroupQuery) -> GroupDetail:
-    """NotFound names those that are nearly it."""
     name = query.group
     summary = _summary(broker, name)
     if summary is None:
-        known = [*broker.groups.names(), *broker.shared.names()]
-        raise NotFound(f"there is no group {name[:200]!r}{near_matches(name, known)}")
+        raise NotFound(f"there is no group {name[:200]!r}", "group", name)
     assignor, generation, members = _members(broker, name, summary.kind)
     if name in broker.shared:
         partitions = _shared_partitions(broker, name)

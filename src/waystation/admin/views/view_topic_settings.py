@@ -8,7 +8,7 @@ import msgspec
 
 from waystation.admin.views.view_settings import SettingOut, SettingsOut
 from waystation.config import TOPIC_SETTINGS, Setting, render
-from waystation.errors import NotFound, near_matches
+from waystation.errors import NotFound
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -23,7 +23,7 @@ def topic_settings_view(broker: ManagedBroker, query: TopicSettingsQuery) -> Set
     """All of them, in the order of names. The source is `topic` for one of its own, else the broker's, or `default`."""
     topic = broker.topics.find(query.topic)
     if topic is None:
-        raise NotFound(f"there is no topic {query.topic!r}{near_matches(query.topic, broker.topics.names())}")
+        raise NotFound(f"there is no topic {query.topic!r}", "topic", query.topic)
     return SettingsOut([_shown(broker, topic, row) for _, row in sorted(TOPIC_SETTINGS.items())])
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.errors import Conflict, NotAllowed, NotFound, near_matches
+from waystation.errors import Conflict, NotAllowed, NotFound
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of
 from waystation.routing.matching.patterns import compile_pattern
 from waystation.topics.partitions.start_position import offset_of, parse_start
@@ -150,14 +150,13 @@ async def topics_page(broker: ManagedBroker, query: TopicsQuery) -> TopicList:
 
 
 def topic_view(broker: ManagedBroker, name: str) -> TopicOut:
-    """NotFound names those that are nearly it."""
     return _shown(broker, found(broker, name))
 
 
 def found(broker: ManagedBroker, name: str) -> Topic:
     topic = broker.topics.find(name)
     if topic is None:
-        raise NotFound(f"there is no topic {name!r}{near_matches(name, broker.topics.names())}")
+        raise NotFound(f"there is no topic {name!r}", "topic", name)
     return topic
 
 

@@ -35,6 +35,7 @@ from waystation.cluster.placing import BY_DEFAULT, WantedReplicas
 from waystation.errors import (
     DeletionDisabled,
     NotAllowed,
+    NotFound,
     QuotaExceeded,
     ResourceAlarm,
     WaystationError,
@@ -257,6 +258,15 @@ class Access:
     def _sees(self, resource: Resource, name: str) -> bool:
         """Lists leave out what the principal may not see."""
         return self._permissions.allows(self.principal, "describe", resource, name)
+
+    def told(self, error: WaystationError) -> str:
+        """An error's text for the client: of what is not there, with the names that are nearly it and that the
+        principal may see."""
+        if not isinstance(error, NotFound) or not error.kind:
+            return str(error)
+        from waystation.broker.access.near_names import nearly
+
+        return f"{error}{nearly(self._broker, self.principal, error)}"
 
     # -- queues -----------------------------------------------------------------------------------------------------
 

@@ -708,7 +708,7 @@ class AmqpSession:
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def translated(self, error: WaystationError) -> AmqpError:
-        return of_error(error)
+        return of_error(error, self.access.told(error))
 
     def consumer_ended(self, consumer: AmqpConsumer) -> None:
         """Its queue is gone: the client is told, if it can be. Who deletes a queue on the channel that consumes it

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, Entrance, Principal
-from waystation.errors import Invalid, WaystationError
+from waystation.errors import Invalid, NotFound, WaystationError
 from waystation.observe.events import event_logger
 from waystation.protocols.http.api.dashboard_files import DashboardFiles
 from waystation.protocols.http.api.routes import ROUTES
@@ -181,7 +181,7 @@ class Desk:
         try:
             outcome = await route.handler(served, call)
         except WaystationError as error:
-            raise error if spoken is None else spoken.retold(error) from error.__cause__
+            raise served.explained(error) if isinstance(served, Desk) else error from error.__cause__
         finally:
             self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
         # Whoever probes the broker, or loads the dashboard's page, is nobody, and may share that with a publisher.
@@ -241,6 +241,12 @@ class Desk:
         about = {"queue": names.get("queue", ""), "topic": names.get("topic", "")}
         body = body if route.body is Messages else spoken.asked(body, **about)
         return Call(spoken.path(names), spoken.asked(asked, **about), body, request, peer)
+
+    def explained(self, error: WaystationError) -> WaystationError:
+        """The error, as the client is told of it."""
+        if isinstance(error, NotFound):
+            error.args = (self.access.told(error),)
+        return error if self.spoken is None else self.spoken.retold(error)
 
     def delivered(self, messages: Sequence[Delivered], *, acked: bool = False) -> None:
         """A consumer gets these; `acked`: which is all there is to acknowledge."""

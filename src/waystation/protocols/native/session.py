@@ -432,7 +432,7 @@ class NativeSession:
             return
         self._deliver(consumer)
         consumer.ceased = True
-        self._send(Ceased(consumer.number, error_name(error), str(error)))
+        self._send(Ceased(consumer.number, error_name(error), self.access.told(error)))
 
     # -- among the connections --------------------------------------------------------------------------------------
 
@@ -545,7 +545,7 @@ class NativeSession:
 def describe(error: Exception, session: NativeSession) -> tuple[str, str]:
     """(class, text) for the client. What nobody meant is logged, with all that is known of it."""
     if isinstance(error, WaystationError):
-        return error_name(error), str(error)
+        return error_name(error), session.access.told(error)
     logger.exception(
         "request.failed", "request failed", protocol="native", session=session.name, client=session.client, cause=error
     )

@@ -79,12 +79,14 @@ class AmqpError(Exception):
         return text.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
 
 
-def of_error(error: WaystationError) -> AmqpError:
-    """The broker's error as AMQP's: always one of the channel, since nobody else is affected."""
+def of_error(error: WaystationError, text: str | None = None) -> AmqpError:
+    """The broker's error as AMQP's: always one of the channel, since nobody else is affected. `text`: what is said
+    instead of the error's own."""
+    text = str(error) if text is None else text
     for kind, code in _CODES.items():
         if isinstance(error, kind):
-            return AmqpError(code, str(error), hard=False)
-    return AmqpError(INTERNAL_ERROR, str(error), hard=False)
+            return AmqpError(code, text, hard=False)
+    return AmqpError(INTERNAL_ERROR, text, hard=False)
 
 
 _CODES: dict[type[WaystationError], int] = {

@@ -46,7 +46,6 @@ class NamespaceAccess(Family):
         return [name for name in self._broker.namespaces.names() if self._sees("namespace", name)]
 
     def describe(self, name: str) -> Namespace:
-        """NotFound names those that are nearly it."""
         self._ask("describe", "namespace", name)
         return self._broker.namespaces.get(name)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from waystation.admin.views import overview
 from waystation.broker.access.messaging.family import Family
-from waystation.errors import NotFound, near_matches
+from waystation.errors import NotFound
 from waystation.message import Delivered, size_of
 from waystation.observe.meters import ProtocolMeter
 from waystation.observe.spans import TracedPlace
@@ -63,11 +63,9 @@ class ReadingAccess(Family):
         return self._broker.topics.find(topic)
 
     def get(self, topic: str) -> Topic:
-        """NotFound names those that are nearly it."""
         found = self.find(topic)
         if found is None:
-            seen = (name for name in self._broker.topics.names() if self._sees("topic", name))
-            raise NotFound(f"there is no topic {topic!r}{near_matches(topic, seen)}")
+            raise NotFound(f"there is no topic {topic!r}", "topic", topic)
         return found
 
     def describe(self, topic: str) -> TopicInfo:

@@ -53,7 +53,7 @@ class TopicAccess(Family):
         found = self._broker.topics.find(name)
         if found is None:
             check_name(name)
-            raise UnknownTopic(f"there is no topic {name!r}")
+            raise UnknownTopic(f"there is no topic {name!r}", "topic", name)
         return found
 
     async def ensure(self, name: str) -> Topic:
@@ -131,7 +131,7 @@ class TopicAccess(Family):
         found = self._broker.topics.find(name)
         if found is None:
             check_name(name)
-            raise UnknownTopic(f"there is no topic {name!r}")
+            raise UnknownTopic(f"there is no topic {name!r}", "topic", name)
         return found.overrides
 
     def settings_to_alter(self, name: str) -> dict[str, str]:

@@ -1,0 +1,156 @@
+"""Errors that say what was perhaps meant (did you mean …?): only what the client may see, in its own namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pika
+import pika.exceptions
+import pytest
+import requests
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, ResourceType
+from requests.auth import HTTPBasicAuth
+
+import waystation as ws
+from tests.protocols.native.kit import JsonLines
+from tests.security.users_kit import PASSWORDS, add_users
+from tests.security.users_kit import waystation as command
+from tests.support.server import Server
+from waystation.errors import NotFound
+from waystation.security.rules import RESOURCES, Rule
+
+MISSING, SEEN, HIDDEN = "orders-2026-eu", "orders-2025-eu", "orders-2026-us"
+"""What a client asks for, what it may see, and what is more like it, but not for this client."""
+TENANTS = ("shop", "shop-eu")
+RULES = [
+    *(Rule("User:bob", "all", resource, name) for resource in RESOURCES for name in (MISSING, SEEN)),
+    Rule("User:bob", "read", "namespace", "/"),
+    *(Rule("User:alice", "all", resource, "*", namespace="shop") for resource in RESOURCES if resource != "namespace"),
+    Rule("User:alice", "read", "namespace", "shop"),
+    Rule("User:alice", "read", "namespace", "shop-uk"),
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Users: admin, bob outside of namespaces with rules for single names, alice in the namespace `shop`."""
+    folder: Path = tmp_path_factory.mktemp("near")
+    data = folder / "data"
+    add_users(data, {name: PASSWORDS[name] for name in ("admin", "bob")}, superusers=("admin",), rules=RULES)
+    more = ("--namespace", "shop", "--password-stdin", "--data", str(data))
+    command("users", "add", "alice", *more, stdin=f"{PASSWORDS['alice']}\n")
+    with Server(folder, settings={"auto.create.topics.enable": False}) as running:
+        with ws.connect(address(running, "admin")) as admin:
+            for name in TENANTS:
+                admin.act("set-namespace", namespace=name)
+            for queue in (SEEN, HIDDEN, f"shop/{SEEN}", f"shop-eu/{MISSING}", f"shop-eu/{HIDDEN}"):
+                admin.queue(queue)
+                admin.exchange(queue, "fanout")
+            for topic in (SEEN, HIDDEN, f"shop.{SEEN}", f"shop-eu.{MISSING}", f"shop-eu.{HIDDEN}"):
+                admin.create_topic(topic)
+            for user, topic, inside in (
+                ("admin", HIDDEN, HIDDEN),
+                ("bob", SEEN, SEEN),
+                ("alice", f"shop.{SEEN}", SEEN),
+            ):
+                with ws.connect(address(running, user)) as mq:
+                    mq.commit_offsets(topic if user != "alice" else inside, [(inside, 0, 0)])
+        yield running
+
+
+def address(server: Server, user: str) -> str:
+    password = quote(PASSWORDS[user.partition("@")[0]], safe="")
+    return f"waystation://{quote(user)}:{password}@{server.bootstrap}"
+
+
+def refused(call: Callable[[], object], error: type[Exception] = NotFound) -> str:
+    with pytest.raises(error) as caught:
+        call()
+    return str(caught.value)
+
+
+def check(text: str, kind: str = "") -> None:
+    """What it names is `SEEN`, as the client calls it, and nothing else. `kind`: then it does name that."""
+    assert HIDDEN not in text
+    assert "shop" not in text.replace("in vhost 'shop'", "")
+    if kind:
+        assert f"there is no {kind} '{MISSING}'; did you mean '{SEEN}'?" in text
+
+
+@pytest.mark.parametrize("user", ["bob", "alice"])
+def test_native_clients_are_told_of_what_they_may_see(server: Server, user: str) -> None:
+    with ws.connect(address(server, user)) as mq:
+        check(refused(lambda: mq.queue(MISSING, passive=True)), "queue")
+        check(refused(lambda: mq.describe_topic(MISSING)), "topic")
+        check(refused(lambda: mq.view("topic", topic=MISSING)), "topic")
+        check(refused(lambda: mq.view("topic-settings", topic=MISSING)), "topic")
+        check(refused(lambda: mq.publish(MISSING, "x")), "topic")
+        check(refused(lambda: mq.exchange(MISSING, passive=True)), "exchange")
+        check(refused(lambda: mq.view("group", group=MISSING)), "group")
+    with JsonLines(server.bootstrap) as lines:
+        lines.ask("hello", user=user, password=PASSWORDS[user])
+        check(str(lines.try_ask("put", queue=MISSING, message={"payload": "x"})), "queue")
+
+
+@pytest.mark.parametrize("user", ["bob", "alice"])
+def test_http_clients_are_told_of_what_they_may_see(server: Server, user: str) -> None:
+    def problem(path: str) -> str:
+        login = HTTPBasicAuth(user, PASSWORDS[user].encode().decode("latin-1"))  # which it encodes again
+        answer = requests.get(f"http://{server.addresses['http']}/v1/{path}", auth=login, timeout=20)
+        assert answer.status_code == 404, answer.text
+        return str(answer.json()["detail"])
+
+    check(problem(f"queues/{MISSING}"), "queue")
+    check(problem(f"topics/{MISSING}"), "topic")
+    check(problem(f"exchanges/{MISSING}"), "exchange")
+    check(problem(f"groups/{MISSING}"), "group")
+
+
+@pytest.mark.parametrize(("user", "vhost"), [("bob", "/"), ("alice", "shop")])
+def test_amqp_clients_are_told_of_nothing_else(server: Server, user: str, vhost: str) -> None:
+    host, _, port = server.addresses["amqp"].partition(":")
+    login = pika.PlainCredentials(user, PASSWORDS[user])
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port), vhost, login))
+
+    def said(call: Callable[[pika.adapters.blocking_connection.BlockingChannel], object]) -> str:
+        return refused(lambda: call(connection.channel()), pika.exceptions.ChannelClosedByBroker)
+
+    check(said(lambda channel: channel.queue_declare(MISSING, passive=True)))
+    check(said(lambda channel: channel.exchange_declare(MISSING, passive=True)))
+    check(said(lambda channel: channel.basic_get(MISSING)))
+    check(said(lambda channel: channel.queue_bind(SEEN, MISSING)))
+    check(said(lambda channel: channel.queue_bind(MISSING, SEEN)))
+    connection.close()
+
+
+def test_kafka_clients_are_told_of_nothing_else(server: Server) -> None:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    for user in ("bob", "alice"):
+        who = {"sasl.username": user, "sasl.password": PASSWORDS[user]}
+        admin = AdminClient({"bootstrap.servers": server.bootstrap, **login, **who})
+        asked = [
+            *admin.describe_configs([ConfigResource(ResourceType.TOPIC, MISSING)]).values(),
+            *admin.create_partitions([NewPartitions(MISSING, 3)]).values(),
+            *admin.delete_topics([MISSING]).values(),
+            *admin.delete_consumer_groups([MISSING]).values(),
+        ]
+        for answer in asked:
+            check(refused(lambda answer=answer: answer.result(20), KafkaException))  # type: ignore[misc]
+
+
+def test_names_of_other_namespaces_are_not_told(server: Server) -> None:
+    text = refused(lambda: ws.connect(address(server, "alice@shop-uk")).queue("q"))
+    assert "did you mean" not in text, "it may not describe the others"
+    with ws.connect(address(server, "admin")) as admin:
+        assert "did you mean 'shop'" in refused(lambda: admin.view("namespace", namespace="shp"))
+
+
+def test_administrators_are_told_of_what_is_in_the_namespace_that_they_ask_about(server: Server) -> None:
+    with ws.connect(address(server, "admin")) as admin:
+        text = refused(lambda: admin.queue(f"shop/{MISSING}", passive=True))
+        assert text == f"there is no queue 'shop/{MISSING}'; did you mean 'shop/{SEEN}'?"
+        text = refused(lambda: admin.describe_topic(f"shop.{MISSING}"))
+        assert text == f"there is no topic 'shop.{MISSING}'; did you mean 'shop.{SEEN}'?"
