@@ -244,6 +244,52 @@ def test_streams_show_plain_names(server: Server) -> None:
         assert (message["source"], message["id"]) == (topic, f"{topic}-0@0")
 
 
+def test_what_is_delayed_in_the_namespace_is_listed_and_nothing_else(server: Server, admin: ws.Client) -> None:
+    queue, topic, hour = unique("late"), unique("late"), 3600
+    admin.act("set-namespace", namespace="shop.eu")
+    for full in (f"shop/{queue}", f"lab/{queue}", queue):
+        for _ in range(2):
+            admin.queue(full).put("x", delay=hour)
+    for full in (f"shop.{topic}", f"lab.{topic}", f"shop.eu.{topic}", topic):
+        admin.create_topic(full)
+        admin.publish(full, "x", delay=hour)
+    alice = Http(server, "alice")
+    there = alice("GET", "/v1/delayed", search="late")
+    assert there["queues"] == [{"queue": queue, "messages": 2}]
+    assert (there["messages"], there["to_topics"], there["total"], there["next"]) == ([], None, 1, None)
+    more = unique("later")
+    admin.queue(f"shop/{more}").put("x", delay=hour)
+    page = alice("GET", "/v1/delayed", search="late", limit=1)
+    behind = alice("GET", "/v1/delayed", search="late", limit=1, after=page["next"])
+    assert [row["queue"] for row in (*page["queues"], *behind["queues"])] == sorted([queue, more])
+    assert [row["queue"] for row in alice("GET", "/v1/delayed", queue=queue)["messages"]] == [queue] * 2
+    queries: tuple[dict[str, Any], ...] = ({"topics": "true"}, {"topic": topic})
+    for query in queries:
+        to_topics = alice("GET", "/v1/delayed", **query)
+        assert [row["topic"] for row in to_topics["messages"]] == [topic]
+        assert to_topics["total"] in (None, 1)
+    (waiting,) = alice("GET", "/v1/delayed", topic=topic)["messages"]
+    alice("DELETE", f"/v1/delayed/topics/{topic}/{quote(waiting['id'], safe='')}", status=204)
+    assert alice("GET", "/v1/delayed", topic=topic)["messages"] == []
+    for prefix in ("", "lab/", f"shop/{queue}"):  # it is one of its own names
+        rows = alice("GET", "/v1/delayed", prefix=prefix)["queues"]
+        assert prefix != "" or queue in [row["queue"] for row in rows]
+        assert prefix == "" or rows == []
+    rows = Http(server, "admin")("GET", "/v1/delayed", search="late")["queues"]
+    assert {f"shop/{queue}", f"lab/{queue}", queue} <= {row["queue"] for row in rows}
+
+
+def test_a_prefix_shows_nobody_what_it_may_not_see(server: Server) -> None:
+    bob = Http(server, "bob@/", "http")
+    assert bob("GET", "/v1/delayed", status=403)["error"] == "NotAllowed"
+    for prefix in ("shop/", "s"):
+        there = bob("GET", "/v1/delayed", prefix=prefix)
+        assert (there["queues"], there["to_topics"]) == ([], None)
+    refused: tuple[dict[str, Any], ...] = ({}, {"prefix": "shop/"}, {"topic_prefix": "shop."})
+    for query in refused:
+        assert bob("GET", "/v1/delayed", **query, topics="true", status=403)["error"] == "NotAllowed"
+
+
 def test_a_request_from_who_may_not_enter_is_refused(server: Server) -> None:
     assert Http(server, "bob@shop")("GET", "/v1/queues", status=403)["error"] == "NotAllowed"
     assert Http(server, "admin@nowhere")("GET", "/v1/queues", status=404)["error"] == "NotFound"

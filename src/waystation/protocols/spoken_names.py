@@ -25,9 +25,9 @@ from waystation.errors import WaystationError
 from waystation.message import Delivered, Message
 from waystation.protocol import Answer, Ceased, Deliver, Failure, Outgoing, RoutingInfo
 
-NAMED, TOPIC, TARGET, DEAD, PREFIX, PATTERN, PATTERNS, TOPICS, POSITIONS, ID, IDS, AFTER, AFTER_TOPIC = (
-    "named", "topic", "target", "dead", "prefix", "pattern", "patterns", "topics", "positions", "id", "ids",
-    "after", "after topic",
+NAMED, TOPIC, TARGET, DEAD, PREFIX, TOPIC_PREFIX, PATTERN, PATTERNS, TOPICS, POSITIONS, ID, IDS, AFTER, AFTER_TOPIC = (
+    "named", "topic", "target", "dead", "prefix", "topic prefix", "pattern", "patterns", "topics", "positions", "id",
+    "ids", "after", "after topic",
 )  # fmt: skip
 
 FIELDS: Mapping[str, str] = {
@@ -52,6 +52,7 @@ OF_STRUCT: Mapping[str, Mapping[str, str]] = {
     "ExchangesQuery": {"after": AFTER},
     "GroupsQuery": {"after": AFTER},
     "StatsQuery": {"after": AFTER_TOPIC},
+    "DelayedQuery": {"prefix": PREFIX, "topic_prefix": TOPIC_PREFIX},
     "DeadLettersQuery": {"source": DEAD},
     "DeadLettersTerms": {"source": DEAD},
     "ListTopics": {"pattern": PATTERN},
@@ -106,6 +107,7 @@ class SpokenNames:
             TARGET: self._target,
             DEAD: self._dead,
             PREFIX: names.full,
+            TOPIC_PREFIX: names.topic,
             AFTER: lambda name: _behind(names.prefix, name),
             AFTER_TOPIC: lambda name: _behind(names.topic_prefix, name),
             PATTERN: self._pattern,

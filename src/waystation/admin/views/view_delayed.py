@@ -53,6 +53,8 @@ class DelayedQuery(msgspec.Struct):
     queue: Annotated[str, Meta(description="the messages that wait in this queue")] | None = None
     topic: Annotated[str, Meta(description="those that will be published to this topic")] | None = None
     topics: Annotated[bool, Meta(description="those that will be published to any topic")] = False
+    prefix: Annotated[str, Meta(description="of the names of queues, where they are listed")] = ""
+    topic_prefix: Annotated[str, Meta(description="with `topics`: of the names of the topics")] = ""
     search: Search = ""
     after: Annotated[str, Meta(description="`next` of the page before")] = ""
     limit: Limit = 100
@@ -89,7 +91,7 @@ class DelayedList(msgspec.Struct):
 
     messages: list[DelayedOut]
     queues: list[DelayedQueue]
-    to_topics: Annotated[int, Meta(description="messages that will be published to topics")]
+    to_topics: Annotated[int | None, Meta(description="messages that will be published to topics; null: not known")]
     next: Annotated[str, Meta(description="`after` for the next page; null: this is the last")] | None
     total: Annotated[int, Meta(description="messages, or queues, in all; null: not known")] | None
 
@@ -120,7 +122,7 @@ def waiting_for_topics(broker: ManagedBroker) -> int:
 
 async def _queues(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
     waiting: dict[str, int] = {}
-    names = await matching(await broker.queues.listed(), query.search)
+    names = await matching(await broker.queues.listed(query.prefix), query.search)
     for at in range(0, len(names), STEP):
         for queue in broker.queues.those(names[at : at + STEP]):
             ledger = queue.ledger
@@ -129,7 +131,8 @@ async def _queues(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
         await asyncio.sleep(0)
     page = await page_of(list(waiting), "", query.after or None, query.limit)
     found = [DelayedQueue(name, waiting[name]) for name in page.names]
-    return DelayedList([], found, waiting_for_topics(broker), page.next, page.total)
+    # How many wait for the topics of a namespace could be told by opening all of them alone.
+    return DelayedList([], found, None if query.prefix else waiting_for_topics(broker), page.next, page.total)
 
 
 # -- the messages of a queue -------------------------------------------------------------------------------------------
@@ -232,21 +235,22 @@ def _shown(queue: str, ledger: Ledger, due_ms: int, entry: int, taken_ms: int, m
 
 
 async def _to_topics(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
-    """Those that wait in the broker's own queue. To find one topic's, the messages are opened: so many, then `next`."""
+    """Those that wait in the broker's own queue. To find some topics', the messages are opened: some, then `next`."""
     waiting = waiting_for_topics(broker)
     if not waiting:
         return DelayedList([], [], 0, None, 0)
+    all_of_them = query.topic is None and not query.topic_prefix
     shard, queue = broker.queues.get(delayed.QUEUE)
     ledger = queue.open_ledger()
     pace = Pace(broker.world.clock)
     shown: list[DelayedOut] = []
-    step = query.limit if query.topic is None else max(query.limit, AT_ONCE)
+    step = query.limit if all_of_them else max(query.limit, AT_ONCE)
     after, looked, more = _read_after(query.after), 0, True
     while more and len(shown) < query.limit and looked < LOOKED_AT and pace.elapsed_s < MAX_WORK_S:
         places = await first_parked(ledger, after, step + 1)
         more = len(places) > step
         opened = await _opened(broker, shard, queue, places[:step])
-        wanted = [one for one in opened if one.topic is not None and query.topic in (None, one.topic)]
+        wanted = [one for one in opened if _is_wanted(one.topic, query)]
         room = query.limit - len(shown)
         shown += wanted[:room]
         if len(wanted) > room:
@@ -255,8 +259,12 @@ async def _to_topics(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
         elif places:
             after = places[:step][-1]
         looked += len(opened)
-    total = waiting if query.topic is None else None
-    return DelayedList(shown, [], waiting, _written(after) if more else None, total)
+    known = waiting if all_of_them else None
+    return DelayedList(shown, [], known, _written(after) if more else None, known)
+
+
+def _is_wanted(topic: str | None, query: DelayedQuery) -> bool:
+    return topic is not None and query.topic in (None, topic) and topic.startswith(query.topic_prefix)
 
 
 def target_of(message: Message) -> tuple[str, int | None] | None:

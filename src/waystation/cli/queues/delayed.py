@@ -56,8 +56,9 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_places(queues: list[dict[str, Any]], to_topics: int, *, json: bool) -> None:
-    rows = [*queues, {"queue": None, "messages": to_topics}]
+def _print_places(queues: list[dict[str, Any]], to_topics: int | None, *, json: bool) -> None:
+    """`to_topics` None: in a namespace it is not known."""
+    rows = queues if to_topics is None else [*queues, {"queue": None, "messages": to_topics}]
     if json:
         print_json(rows)
     else:

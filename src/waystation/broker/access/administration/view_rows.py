@@ -43,6 +43,7 @@ from waystation.admin.views.view_settings import SettingsQuery as SettingsQuery
 from waystation.admin.views.view_topics import TopicOut as TopicOut
 from waystation.broker.access.administration.queries import convert, unknown
 from waystation.broker.access.messaging.family import dead_letter_target_of, target_of
+from waystation.broker.access.messaging.open_consumers import Question
 from waystation.errors import NotFound, near_matches
 from waystation.health.health import Reason as Reason
 from waystation.observe.connections import ConnectionInfo
@@ -113,6 +114,21 @@ def _binding(row: view_routing.BindingView) -> tuple[tuple[Resource, str], ...]:
     return (("exchange", row.exchange), target_of(row.target))
 
 
+def _to_a_topic(row: view_delayed.DelayedOut) -> tuple[tuple[Resource, str], ...]:
+    return (("topic", row.topic),) if row.topic is not None and row.queue is None else ()
+
+
+def _to_see_delayed(query: view_delayed.DelayedQuery) -> tuple[Question, ...]:
+    """Beside the queue, if one is named. What is of a prefix is a list: it has what the principal may see."""
+    if query.queue is not None:
+        return ()
+    if query.topic is not None:
+        return (Question("read", "topic", query.topic),)
+    if query.topics and query.topic_prefix:
+        return (Question("read", "topic", query.topic_prefix, under=True),)
+    return () if query.prefix and not query.topics else (Question("read", "queue", "*"),)
+
+
 LOOK = Asks("describe", "cluster")
 OPERATE = Asks("alter", "cluster")
 
@@ -124,7 +140,7 @@ class Row(msgspec.Struct, Generic[Q], frozen=True):
     answer: Callable[[ManagedBroker, Q], Awaitable[Any] | Any]
     shown: Any  # what it answers, as a type; None: nothing
     asks: Asks = LOOK
-    also: Callable[[Q], tuple[tuple[Operation, Resource, str], ...]] = lambda _: ()
+    also: Callable[[Q], tuple[Question, ...]] = lambda _: ()
     """What else has to be allowed for this query."""
     lists: tuple[Listed, ...] = ()
     named: str = ""
@@ -182,7 +198,12 @@ VIEWS: dict[str, AnyRow] = {
         Asks("read", "queue", "queue"),
     ),
     "delayed": Row(
-        view_delayed.DelayedQuery, view_delayed.delayed_view, view_delayed.DelayedList, Asks("read", "queue", "queue")
+        view_delayed.DelayedQuery,
+        view_delayed.delayed_view,
+        view_delayed.DelayedList,
+        Asks("read", "queue", "queue"),
+        also=_to_see_delayed,
+        lists=(Listed("queues", _named("queue", "queue")), Listed("messages", _to_a_topic)),
     ),
     "groups": Row(
         view_groups.GroupsQuery,
@@ -316,7 +337,7 @@ ACTIONS: dict[str, AnyRow] = {
         view_topics.alter_topic,
         view_topics.TopicOut,
         Asks("alter-configs", "topic", "topic"),
-        also=lambda query: () if query.partitions is None else (("alter", "topic", query.topic),),
+        also=lambda query: () if query.partitions is None else (Question("alter", "topic", query.topic),),
         mutates=view_topics.partitions_to_add,
     ),
     "cancel-delayed": Row(
@@ -341,7 +362,7 @@ ACTIONS: dict[str, AnyRow] = {
         lambda broker, query: view_dead_letters.redrive_in_background(broker, query.queue, query),
         view_dead_letters.JobStarted,
         Asks("read", "queue", "queue"),
-        also=lambda query: () if query.to is None else (("write", *dead_letter_target_of(query.to)),),
+        also=lambda query: () if query.to is None else (Question("write", *dead_letter_target_of(query.to)),),
     ),
     "reset-group": Row(
         group_resetting.ResetGroup,

@@ -61,8 +61,7 @@ class ViewAccess(Family):
         name = row.asks.name_in(asked)
         if name != "*" or not row.lists:
             self._ask(row.asks.operation, row.asks.resource, name)
-        for more in row.also(asked):
-            self._ask(*more)
+        self._ask_all(row.also(asked))
         if row.mutates is not None and self._mutate is not None:
             self._mutate(row.mutates(self._broker, asked))
         about, detail = row.about(asked), row.detail(asked)
@@ -82,9 +81,10 @@ class ViewAccess(Family):
             each.field: [row for row in getattr(answer, each.field) if all(self._sees(*one) for one in each.about(row))]
             for each in lists
         }
-        if all(len(rows) == len(getattr(answer, field)) for field, rows in left.items()):
+        fewer = [each for each in lists if len(left[each.field]) != len(getattr(answer, each.field))]
+        if not fewer:
             return answer
-        totals = {each.total: len(left[each.field]) for each in lists}
+        totals = {each.total: len(left[each.field]) for each in fewer}
         return msgspec.structs.replace(answer, **left, **totals)
 
     # -- the broker ---------------------------------------------------------------------------------------------------

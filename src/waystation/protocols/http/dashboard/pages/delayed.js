@@ -35,7 +35,7 @@ function openList(view) {
   const list = follow(view, EVERY_MS,
     () => get("/v1/delayed", { search, after: pager.after, limit: SHOWN }, view.signal),
     ({ queues, to_topics: waiting, next, total }) => {
-      morph(topics, waiting ? h("p", {}, h("a", { href: "#/delayed?topics=true" }, `${count(waiting)} scheduled to be published to topics`)) : h("p", { class: "muted" }, "None is scheduled to be published to a topic."));
+      morph(topics, waiting ? h("p", {}, h("a", { href: "#/delayed?topics=true" }, `${count(waiting)} scheduled to be published to topics`)) : waiting === null ? h("p", {}, h("a", { href: "#/delayed?topics=true" }, "Those scheduled to be published to topics")) : h("p", { class: "muted" }, "None is scheduled to be published to a topic."));
       morph(rows, table("Queues with delayed messages", [
         { title: "Queue", name: true, cell: (one) => h("a", { href: addressOf(one.queue) }, one.queue) },
         { title: "Delayed messages", number: true, cell: (one) => count(one.messages) },
