@@ -732,8 +732,8 @@ BROKER_SETTINGS: dict[str, Setting] = {
             "tls.certificate",
             "string",
             "",
-            "The certificate (and its chain) of every listener, a PEM file. With it, listeners speak TLS. Files in"
-            " [tls] are relative to the config file.",
+            "The certificate (and its chain) of every listener that has none of its own, a PEM file. With it, listeners"
+            " speak TLS. Files in [tls] are relative to the config file.",
             dynamic=False,
             protects="the encryption of all ports",
         ),

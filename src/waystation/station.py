@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +18,7 @@ from waystation.client.links.address import Address
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid, Unavailable
 from waystation.security.entrance import Entrance, ListenerTerms
+from waystation.security.tls_files import NO_OWN, OwnFiles, files_of
 from waystation.world.memory_disk import MEMORY
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from waystation.protocols.management.api import Management
     from waystation.protocols.native.server import NativeListener
     from waystation.security.tls import Tls
+    from waystation.security.tls_files import TlsFiles
     from waystation.world import World
     from waystation.world.listener import Encryption
 
@@ -56,6 +58,7 @@ class ListenerPlan(msgspec.Struct, frozen=True):
     tls: str = ""
     """`on`, `off` or `both`, told apart by the first byte; empty: as the settings say."""
     terms: ListenerTerms = ListenerTerms("kafka")
+    own: OwnFiles = NO_OWN
 
 
 def plans_of(**addresses: Address | None) -> tuple[ListenerPlan, ...]:
@@ -91,7 +94,8 @@ class Station:
         self._settings = settings
         self._plans = tuple(listeners)
         self._insecure = insecure  # other machines may reach a broker that asks nobody who they are
-        self._tls: Tls | None = None
+        self._tls: dict[str, Tls] = {}  # of the listeners that speak TLS, by name
+        self._certificates: dict[TlsFiles, Tls] = {}
         self._tls_watch: asyncio.Task[None] | None = None
         self._pipelines = pipelines
         self._runner: FolderRunner | None = None
@@ -137,8 +141,8 @@ class Station:
         except BaseException:
             await self.stop()
             raise
-        if self._tls is not None:
-            self._tls_watch = asyncio.get_running_loop().create_task(self._watch_tls(self._tls, self._broker))
+        if self._certificates:
+            self._tls_watch = asyncio.get_running_loop().create_task(self._watch_tls(self._broker))
 
     def _listener(self, broker: Broker, budgets: Budgets, native: NativeListener, plan: ListenerPlan) -> OpenListener:
         entrance, encryption = Entrance(broker.authenticator, plan.terms), self._encryption(plan)
@@ -154,41 +158,60 @@ class Station:
         return HttpListener(broker, budgets, entrance, plan.address.host, plan.address.port, mounts, encryption)
 
     def _encryption(self, plan: ListenerPlan) -> Encryption | None:
-        if self._tls is None or plan.tls == "off":
+        tls = self._tls.get(plan.terms.name)
+        if tls is None:
             return None
-        if not plan.tls:
-            return self._tls
         from waystation.security.tls import TlsOfListener
 
-        return TlsOfListener(self._tls, plain=plan.tls == "both")
+        return TlsOfListener(tls, plain=plan.tls == "both" if plan.tls else self._settings.flag("tls.plain"))
 
     def _load_tls(self) -> None:
         """Before the data folder is touched: a certificate that cannot be used is a mistake of whoever starts it."""
-        if self._settings.text("tls.certificate") or self._settings.text("tls.client-ca"):
-            from waystation.security.tls import tls_of
-
-            self._tls = tls_of(self._settings)
+        common = files_of(self._settings)
+        if common is not None:
+            self._certificate(common)  # whether a listener uses it or not
         for plan in self._plans:
-            if self._tls is None and plan.tls in ("on", "both"):
+            if plan.tls == "off":
+                continue
+            name = plan.terms.name
+            try:
+                files = files_of(self._settings, plan.own)
+                tls = None if files is None else self._certificate(files)
+            except Invalid as error:
+                raise Invalid(f"listener {name!r}: {error}") from None
+            if tls is not None:
+                self._tls[name] = tls
+            elif plan.tls:
                 raise Invalid(
-                    f"listener {plan.terms.name!r} needs a certificate for TLS; set tls.certificate and tls.key"
+                    f"listener {name!r} needs a certificate for TLS; set tls.certificate and tls.key, or its own"
                 )
 
+    def _certificate(self, files: TlsFiles) -> Tls:
+        from waystation.security.tls import Tls
+
+        if files not in self._certificates:
+            self._certificates[files] = Tls(files)
+        return self._certificates[files]
+
     @property
-    def tls(self) -> Tls | None:
-        return self._tls
+    def encrypted(self) -> Collection[str]:
+        """The names of the listeners that speak TLS."""
+        return self._tls.keys()
 
     async def reload_tls(self) -> bool:
-        """Loads the certificates again, for connections from now on. False: they cannot be used, the old ones stay."""
-        if self._tls is None or self._broker is None:
-            return False
-        return await self._broker.world.offload(self._tls.reload)
+        """Loads the certificates again, for connections from now on. False: some cannot be used, the old ones stay."""
+        return await self._reload(list(self._certificates.values()))
 
-    async def _watch_tls(self, tls: Tls, broker: Broker) -> None:
+    async def _reload(self, some: Iterable[Tls]) -> bool:
+        if self._broker is None:
+            return False
+        offload = self._broker.world.offload
+        return all([await offload(tls.reload) for tls in some])
+
+    async def _watch_tls(self, broker: Broker) -> None:
         while True:
             await asyncio.sleep(TLS_CHECK_S)
-            if await broker.world.offload(tls.changed):
-                await self.reload_tls()
+            await self._reload([tls for tls in self._certificates.values() if await broker.world.offload(tls.changed)])
 
     async def stop(self) -> None:
         """Ends the pipelines that it runs, closes the listeners, then the broker, which flushes all that it has."""

@@ -16,6 +16,7 @@ from waystation.client.links.address import Address
 from waystation.config import BROKER_SETTINGS
 from waystation.errors import Invalid, InvalidSetting
 from waystation.security.entrance import ListenerTerms
+from waystation.security.tls_files import OwnFiles
 from waystation.station import ListenerPlan
 
 
@@ -321,6 +322,39 @@ advertised = "[2001:db8::1]"
     assert found["http"] == ListenerPlan("http", Address("::1", 8081), terms=ListenerTerms("http", "2001:db8::1", 0))
 
 
+def test_files_of_a_listener_are_looked_for_beside_the_config_file_and_elsewhere_as_they_are(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+amqp = "127.0.0.1:5672?certificate=amqp.crt&key=amqp.key"
+[listeners.external]
+protocol = "kafka"
+address = "127.0.0.1:9093"
+certificate = "with a space & more.crt"
+key = "/etc/external.key"
+client-ca = "clients/ca.crt"
+client-certificates = "required"
+[listeners.http]
+address = "127.0.0.1:8081"
+tls = "on"
+""",
+    )
+    assert check_config(path).mistakes == []
+    found = listeners_of(plan("--config", path, "--listeners", "other=kafka://127.0.0.1:1?certificate=here.crt"))
+    there = str(tmp_path)
+    assert found["external"].own == OwnFiles(
+        f"{there}/with a space & more.crt", "/etc/external.key", f"{there}/clients/ca.crt", "required"
+    )
+    assert found["amqp"].own == OwnFiles(f"{there}/amqp.crt", f"{there}/amqp.key")
+    assert found["http"].own == OwnFiles()
+    assert found["other"].own == OwnFiles("here.crt")
+    (tmp_path / "one.toml").write_text(
+        'listeners = "one=kafka://127.0.0.1:2?certificate=a.crt two=kafka://127.0.0.1:3"'
+    )
+    found = listeners_of(plan("--config", str(tmp_path / "one.toml")))
+    assert (found["one"].own, found["two"].own) == (OwnFiles(f"{there}/a.crt"), OwnFiles())
+
+
 def test_a_listener_can_be_told_in_one_line_everywhere_and_flags_win_by_name(tmp_path: Path) -> None:
     path = written(tmp_path, 'listeners = "one=kafka://127.0.0.1:1 two=kafka://127.0.0.1:2 three=http://127.0.0.1:3"')
     made = plan(
@@ -358,6 +392,10 @@ def test_a_listener_can_be_told_in_one_line_everywhere_and_flags_win_by_name(tmp
         ("a=amqp://127.0.0.1:1?auth-required=false", "an AMQP client always logs in"),
         ("a=amqp://127.0.0.1:1?namespace=shop", "an AMQP client names its virtual host itself"),
         ("a=kafka://127.0.0.1:1?namespace=a/b", "a name has no slash"),
+        ("a=kafka://127.0.0.1:1?key=x.key", "key: name the certificate that it belongs to"),
+        ("a=kafka://127.0.0.1:1?certificate=", "certificate is empty"),
+        ("a=kafka://127.0.0.1:1?tls=off&certificate=x.crt", "certificate: this listener speaks no TLS"),
+        ("a=kafka://127.0.0.1:1?client-certificates=maybe", "expected off, optional or required"),
         ("a=kafka://0.0.0.0:1", "can be reached from other machines"),
         ("a=kafka://0.0.0.0:1?auth-required=false", "can be reached from other machines"),
     ],

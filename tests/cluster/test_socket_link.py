@@ -19,7 +19,6 @@ from waystation.cluster.links.link import LinkLost, PeerRefused
 from waystation.cluster.links.peer import Answer, Done, Hurry
 from waystation.cluster.links.socket_link import SocketLink
 from waystation.cluster.store_view import StoreView
-from waystation.config import BrokerSettings
 from waystation.protocol import MAGIC, HelloAnswer
 from waystation.protocol import Answer as NativeAnswer
 from waystation.security.node_links import LinkLogin
@@ -31,7 +30,7 @@ async def link_to(address: Address) -> SocketLink:
     view = StoreView(1)
     state = NodeState(1, {"kafka": address})
     await view.apply(Update(1, (Change(node_key(2), encode(state)),)))
-    return SocketLink(view, 2, LinkLogin(b"secret", BrokerSettings({}), encrypted=False), "kafka")
+    return SocketLink(view, 2, LinkLogin(b"secret", None), "kafka")
 
 
 async def listening(serve: Serve) -> tuple[asyncio.Server, Address]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,14 @@ from tests.security.tls_kit import make_certificates
 from tests.security.users_kit import waystation
 from tests.support import etcd
 from tests.support.cluster import ClusterOfThree
+from waystation.cli.main import build_parser
+from waystation.cli.server.serve import make_plan
 from waystation.errors import NotAuthenticated
-from waystation.security.node_links import NodeExchange, ensure_secret, proof_of
+from waystation.security.node_links import LinkLogin, NodeExchange, ensure_secret, proof_of
 from waystation.security.principals import BROKER
 from waystation.security.sasl.exchange import Challenge, Done, Failed
+from waystation.security.tls import load
+from waystation.security.tls_files import TlsFiles
 
 
 def test_a_node_is_known_by_the_secret_of_the_cluster() -> None:
@@ -40,6 +46,32 @@ def test_all_nodes_find_the_same_secret() -> None:
     store = MemoryCatalog("cluster")
     first = ensure_secret(store, lambda size: b"a" * size)
     assert ensure_secret(store, lambda size: b"b" * size) == first == b"a" * 32
+
+
+def test_links_have_the_certificate_of_the_listener_that_nodes_reach_each_other_by(tmp_path: Path) -> None:
+    common, own = make_certificates(tmp_path / "common"), make_certificates(tmp_path / "own")
+
+    def link(listener: str) -> TlsFiles | None:
+        words = ["serve", "--cluster", "etcd://127.0.0.1:2379/x", "--node", "1", "--node-listener", "internal"]
+        words += ["--set", f"tls.certificate={common}/server.crt", "--set", f"tls.key={common}/server.key"]
+        words += ["--listeners", f"internal=kafka://127.0.0.1:1{listener}"]
+        plan = make_plan(build_parser(["serve"]).parse_args(words), {}).cluster
+        assert plan is not None
+        assert plan.link.listener == "internal"
+        return plan.link.files
+
+    assert link("?tls=off") is None
+    assert link("") == TlsFiles(f"{common}/server.crt", f"{common}/server.key")
+    terms = f"certificate={own}/server.crt&key={own}/server.key&client-ca={own}/ca.crt&client-certificates=required"
+    files = link(f"?{terms}")
+    assert files == TlsFiles(f"{own}/server.crt", f"{own}/server.key", f"{own}/ca.crt", "required")
+    context = LinkLogin(b"secret", files).context()
+    assert context is not None
+    ours, theirs = socket.socketpair()
+    with ThreadPoolExecutor() as threads, ours, theirs:
+        serving = threads.submit(load(files).wrap_socket, theirs, server_side=True)
+        with context.wrap_socket(ours) as link_to, serving.result(20) as served:
+            assert served.getpeercert(binary_form=True) == link_to.getpeercert(binary_form=True)
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])

@@ -27,7 +27,8 @@ from waystation.client.links.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.protocol import MAGIC, Hello
 from waystation.security.credentials import verifiers_of
-from waystation.security.tls import TlsFiles, load
+from waystation.security.tls import load
+from waystation.security.tls_files import TlsFiles
 from waystation.security.users import User
 from waystation.station import Station, plans_of
 from waystation.world.listener import Listener

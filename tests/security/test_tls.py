@@ -32,7 +32,8 @@ from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.errors import Invalid
-from waystation.security.tls import TlsFiles, load
+from waystation.security.tls import load
+from waystation.security.tls_files import TlsFiles
 
 BOTH = """
 [tls]

@@ -29,6 +29,7 @@ from waystation.world import MEMORY, MemoryDisk, ThreadOffload, World, real_worl
 if TYPE_CHECKING:
     from waystation.cluster.address import EtcdAddress
     from waystation.cluster.etcd.store import EtcdStore
+    from waystation.security.tls_files import TlsFiles
 
 logger = event_logger("waystation.cluster")
 
@@ -70,10 +71,10 @@ async def open_broker(path: str, settings: BrokerSettings, world: World | None =
 
 
 class LinkPlan(msgspec.Struct, frozen=True):
-    """How the nodes of a cluster reach each other: by the listener of this name, with TLS or without."""
+    """How the nodes of a cluster reach each other: by the listener of this name, and with its certificate."""
 
     listener: str = "kafka"
-    encrypted: bool = False
+    files: TlsFiles | None = None  # None: without TLS
 
 
 class ClusterPlan(msgspec.Struct, frozen=True):
@@ -115,7 +116,7 @@ async def open_node(path: str, settings: BrokerSettings, plan: ClusterPlan) -> B
         if tracing is not None:
             undo.callback(tracing.close)
         secret = await world.offload_store(ensure_secret, store, world.random.token)
-        login = LinkLogin(secret, settings, encrypted=plan.link.encrypted)
+        login = LinkLogin(secret, plan.link.files)
         name = plan.link.listener
         node = NodeOptions(
             store,

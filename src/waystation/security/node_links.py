@@ -22,7 +22,7 @@ from waystation.security.users import SECRET_BYTES, SECRET_KEY
 
 if TYPE_CHECKING:
     from waystation.catalog import Catalog
-    from waystation.config import BrokerSettings
+    from waystation.security.tls_files import TlsFiles
 
 MECHANISM = "WAYSTATION-NODE"
 CHALLENGE_BYTES = 32
@@ -70,22 +70,21 @@ class NodeExchange:
 class LinkLogin:
     """The side of the node that connects."""
 
-    def __init__(self, secret: bytes, settings: BrokerSettings, *, encrypted: bool) -> None:
-        """`encrypted`: the listeners by which nodes reach each other speak TLS."""
+    def __init__(self, secret: bytes, files: TlsFiles | None) -> None:
+        """`files`: of the listeners by which nodes reach each other; None: they speak no TLS."""
         self._secret = secret
-        self._certificate = settings.text("tls.certificate") if encrypted else ""
-        self._key = settings.text("tls.key")
-        self._ca = settings.text("tls.client-ca")
+        self._files = files
 
     def proof(self, challenge: bytes) -> bytes:
         return proof_of(self._secret, challenge)
 
     def context(self) -> ssl.SSLContext | None:
         """None: links are as plain as the listeners. Nodes know each other by addresses, so names are not compared."""
-        if not self._certificate:
+        files = self._files
+        if files is None:
             return None
-        context = ssl.create_default_context(cafile=self._ca or None)
+        context = ssl.create_default_context(cafile=files.client_ca or None)
         context.check_hostname = False
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self._certificate, self._key or None, password=lambda: "")
+        context.load_cert_chain(files.certificate, files.key or None, password=lambda: "")
         return context

@@ -4,8 +4,8 @@ Invariants: TLS 1.2 or newer; a certificate that has expired, or a key that does
 the file named; at a reload the one that is in use stays, and the log says so. A connection keeps the certificate that
 it began with.
 
-`Tls` is what listeners are handed (`world/listener.py`, `Encryption`). `load`, `changed` and `reload` read files: away
-from the loop, or before it runs.
+`TlsOfListener` is what a listener is handed (`world/listener.py`, `Encryption`); which files are whose is in
+`tls_files.py`. `load`, `changed` and `reload` read files: away from the loop, or before it runs.
 """
 
 from __future__ import annotations
@@ -15,59 +15,21 @@ import os
 import re
 import ssl
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
-from waystation.errors import Invalid, InvalidSetting
+from waystation.errors import Invalid
 from waystation.observe.events import event_logger
-
-if TYPE_CHECKING:
-    from waystation.config import BrokerSettings
+from waystation.security.tls_files import TlsFiles
 
 logger = event_logger("waystation.tls")
 
-ClientCertificates = Literal["off", "optional", "required"]
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 
 
-class TlsFiles(msgspec.Struct, frozen=True):
-    """Where the certificates are, and what is asked of clients."""
-
-    certificate: str
-    key: str = ""  # empty: in the file of the certificate
-    client_ca: str = ""
-    client_certificates: ClientCertificates = "off"
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return tuple(path for path in (self.certificate, self.key, self.client_ca) if path)
-
-
-def tls_of(settings: BrokerSettings) -> Tls | None:
-    """What the settings ask for; None: no TLS. Invalid names the file that cannot be used."""
-    certificate = settings.text("tls.certificate")
-    client_ca = settings.text("tls.client-ca")
-    mode = settings.text("tls.client-certificates")
-    if not certificate:
-        for name in ("tls.key", "tls.client-ca"):
-            if settings.text(name):
-                raise InvalidSetting(f"{name} is set, but tls.certificate is not: set both, or none")
-        return None
-    if mode == "auto":
-        mode = "optional" if client_ca else "off"
-    if mode != "off" and not client_ca:
-        raise InvalidSetting(f"tls.client-certificates={mode}: set tls.client-ca to the authority that signs them")
-    wanted: ClientCertificates = "required" if mode == "required" else "optional" if mode == "optional" else "off"
-    return Tls(TlsFiles(certificate, settings.text("tls.key"), client_ca, wanted), plain=settings.flag("tls.plain"))
-
-
 class Tls:
-    """One per broker."""
+    """One for all listeners that have these files."""
 
-    def __init__(self, files: TlsFiles, *, plain: bool = False) -> None:
+    def __init__(self, files: TlsFiles) -> None:
         self.files = files
-        self.plain = plain
         self._seen = _signature(files.paths)
         self._context = load(files)
 
@@ -91,7 +53,7 @@ class Tls:
 
 
 class TlsOfListener:
-    """The same certificates, for a listener that says itself whether it is also spoken to without TLS (`plain`)."""
+    """The certificates of a listener, and whether it is also spoken to without TLS (`plain`)."""
 
     def __init__(self, tls: Tls, *, plain: bool) -> None:
         self._tls = tls

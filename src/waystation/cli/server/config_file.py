@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from waystation.cli.server.listeners import DOORS, check_name, of_table, parse_listener
+from waystation.cli.server.listeners import DOORS, beside, check_name, of_table, parse_listener
 from waystation.cli.server.options import OPTIONS, Option, check_exposed, nearest, pairs_of_listeners
 from waystation.cli.terminal.setting_units import plain
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
@@ -132,7 +132,7 @@ class _Checker:
         check_name(name)
         if not isinstance(table, dict):
             raise Invalid(f"it is a table: [{LISTENERS}.{name}], with protocol and address")
-        text = of_table(name, table)
+        text = beside(of_table(name, table), self._folder)
         parse_listener(name, text)
         into = self._config.options if name in DOORS else self._config.listeners
         if name in into:
@@ -143,18 +143,24 @@ class _Checker:
         option = OPTIONS.get(name)
         if name == LISTENERS and isinstance(value, str):
             found = pairs_of_listeners(value.split())
+            found = {one: beside(text, self._folder) for one, text in found.items()}
             self._config.listeners.update((one, Given(text, line)) for one, text in found.items())
         into = self._config.settings if option is None else self._config.options
         if name in into:
             raise Invalid(f"{name} is there already, in line {into[name].line}: delete one of the two")
-        into[name] = Given(self._setting(name, value) if option is None else _option(option, value), line)
+        text = self._setting(name, value) if option is None else _option(option, value)
+        into[name] = Given(beside(text, self._folder) if name in DOORS else text, line)
 
     def _setting(self, name: str, value: object) -> str:
         """A file that is named in [tls] is looked for beside this one."""
         text = _setting(name, value)
         if name not in FILES or not text or "://" in text:
             return text
-        return os.path.join(os.path.dirname(os.path.abspath(self._config.path)), text)
+        return os.path.join(self._folder, text)
+
+    @property
+    def _folder(self) -> str:
+        return os.path.dirname(os.path.abspath(self._config.path))
 
     def check_doors(self) -> None:
         """A file that is right but for an address that would not be served is not right."""

@@ -12,15 +12,18 @@ what would do; it does not name the listener. Nothing here reads a file or the e
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from typing import Literal
 
 from waystation.cli.terminal.arguments import KAFKA_PORT
 from waystation.client.links.address import Address, parse_address
 from waystation.errors import Invalid, nearest_field
 from waystation.routing.namespace_names import DEFAULT, check_namespace_name
 from waystation.security.entrance import ListenerTerms
+from waystation.security.tls_files import ClientCertificates, OwnFiles
 from waystation.station import AMQP_PORT, AMQPS_PORT, HTTP_PORT, ListenerPlan
 
 OFF = "off"
@@ -33,7 +36,8 @@ MECHANISMS: Mapping[str, Sequence[str]] = {
     "http": (),
 }
 """That can be named for a listener. The native protocol is spoken where Kafka's is."""
-PARTS = ("advertised", "tls", "auth-required", "mechanisms", "namespace")
+FILES = ("certificate", "key", "client-ca")
+PARTS = ("advertised", "tls", *FILES, "client-certificates", "auth-required", "mechanisms", "namespace")
 """What can stand behind an address."""
 KEYS = ("protocol", "address", *PARTS)
 """Of a table in the config file."""
@@ -41,6 +45,12 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 EVERYWHERE = ("0.0.0.0", "::")
 """Hosts that mean every interface."""
 _TLS = ("on", "off", "both")
+_CLIENT_CERTIFICATES: Mapping[str, ClientCertificates | Literal[""]] = {
+    "": "",
+    "off": "off",
+    "optional": "optional",
+    "required": "required",
+}
 _NO_MORE = Address("", 0)
 
 
@@ -67,11 +77,12 @@ def parse_listener(name: str, text: str) -> ListenerPlan | None:
     address = parse_address(where, default_port=DOORS[name if name in DOORS else protocol])
     said = _parts(query)
     tls = _tls(name, said)
+    own = _own_files(tls, said)
     required = _auth_required(protocol, said)
     advertised = _advertised(said)
     mechanisms, namespace = _mechanisms(protocol, said), _namespace(protocol, said)
     terms = ListenerTerms(name, advertised.host, advertised.port, required, mechanisms, namespace)
-    return ListenerPlan(protocol, address, tls, terms)
+    return ListenerPlan(protocol, address, tls, terms, own)
 
 
 def of_table(name: str, table: Mapping[str, object]) -> str:
@@ -90,9 +101,21 @@ def of_table(name: str, table: Mapping[str, object]) -> str:
     said = {key: _text(key, table[key]) for key in PARTS if key in table}
     if not said:
         return f"{protocol}://{address}"
+    return f"{protocol}://{address}?{_query(said)}"
+
+
+def beside(text: str, folder: str) -> str:
+    """The same listener, with the files that it names looked for in a folder."""
+    where, _, query = text.partition("?")
+    said = _parts(query)
+    found = {key: os.path.join(folder, path) if key in FILES and path else path for key, path in said.items()}
+    return text if found == said else f"{where}?{_query(found)}"
+
+
+def _query(said: Mapping[str, str]) -> str:
     from urllib.parse import urlencode
 
-    return f"{protocol}://{address}?{urlencode(said, safe=':,[]')}"
+    return urlencode(said, safe=":,[]/")
 
 
 def check_apart(plans: Sequence[ListenerPlan]) -> None:
@@ -165,6 +188,22 @@ def _tls(name: str, said: Mapping[str, str]) -> str:
     if "tls" in said and tls not in _TLS:
         raise Invalid(f"tls={tls[:40]}: expected on, off or both")
     return tls
+
+
+def _own_files(tls: str, said: Mapping[str, str]) -> OwnFiles:
+    own = {key: said[key] for key in (*FILES, "client-certificates") if key in said}
+    for key, value in own.items():
+        if not value:
+            raise Invalid(f"{key} is empty: name one, or leave it out")
+        if tls == "off":
+            raise Invalid(f"{key}: this listener speaks no TLS, since tls=off; leave one of the two out")
+    if "key" in own and "certificate" not in own:
+        raise Invalid("key: name the certificate that it belongs to, too")
+    mode = own.get("client-certificates", "")
+    if mode not in _CLIENT_CERTIFICATES:
+        raise Invalid(f"client-certificates={mode[:40]}: expected off, optional or required")
+    certificate, key, client_ca = (own.get(name, "") for name in FILES)
+    return OwnFiles(certificate, key, client_ca, _CLIENT_CERTIFICATES[mode])
 
 
 def _auth_required(protocol: str, said: Mapping[str, str]) -> bool | None:

@@ -15,7 +15,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,6 +32,7 @@ from waystation.client.links.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid
 from waystation.observe.events import event_logger
+from waystation.security.tls_files import files_of
 from waystation.station import ListenerPlan, Station
 from waystation.version import __version__
 from waystation.world.memory import give_back_freed_memory, keep_freed_memory
@@ -152,7 +153,7 @@ def _link(listeners: tuple[ListenerPlan, ...], name: str, settings: BrokerSettin
     plan = next((plan for plan in listeners if plan.terms.name == name), None)
     if plan is None or plan.protocol != "kafka":
         raise Invalid(f"--node-listener {name}: there is no listener of Kafka's protocol that is called so")
-    return LinkPlan(name, encrypted=bool(settings.text("tls.certificate")) and plan.tls != "off")
+    return LinkPlan(name, None if plan.tls == "off" else files_of(settings, plan.own))
 
 
 def _cluster_plan(cluster: str, node: str, rack: str, restored: bool) -> ClusterPlan | None:
@@ -216,7 +217,7 @@ async def _serve(plan: Plan) -> None:
     station.on_fenced = stop.set
     if not await _started(station, stop, clustered=plan.cluster is not None):
         return
-    if station.tls is not None:
+    if station.encrypted:
         reloads: set[asyncio.Task[bool]] = set()
         loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(loop.create_task(station.reload_tls())))
     gc.freeze()  # what is there now stays: later collections need not look at it
@@ -225,7 +226,7 @@ async def _serve(plan: Plan) -> None:
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
     try:
-        _announce(plan, station.addresses, encrypted=station.tls is not None)
+        _announce(plan, station.addresses, encrypted=station.encrypted)
         give_back_freed_memory()
         await stop.wait()
     finally:
@@ -257,7 +258,7 @@ def _stop_or_die(stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _announce(plan: Plan, addresses: dict[str, str], *, encrypted: bool) -> None:
+def _announce(plan: Plan, addresses: dict[str, str], *, encrypted: Collection[str]) -> None:
     if plan.ready_file is not None:
         _write_whole(plan.ready_file, json.dumps(addresses))
     tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{door} {address}" for door, address in addresses.items()))
@@ -267,15 +268,15 @@ def _announce(plan: Plan, addresses: dict[str, str], *, encrypted: bool) -> None
     print("\n".join([*lines, "", *_hints(addresses, encrypted=encrypted)]), flush=True)
 
 
-def _hints(addresses: dict[str, str], *, encrypted: bool) -> list[str]:
-    """What to do next."""
+def _hints(addresses: dict[str, str], *, encrypted: Collection[str]) -> list[str]:
+    """What to do next. `encrypted`: the listeners that speak TLS."""
     hints = []
     if "http" in addresses:
-        hints.append(f"dashboard:       http{'s' if encrypted else ''}://{_from_here(addresses['http'])}/")
+        hints.append(f"dashboard:       http{'s' if 'http' in encrypted else ''}://{_from_here(addresses['http'])}/")
     if "kafka" in addresses:
         near = _from_here(addresses["kafka"])
         server = "" if near == DEFAULT_SERVER else f" --server {near}"
-        server = f" --server waystations://{near}" if encrypted else server
+        server = f" --server waystations://{near}" if "kafka" in encrypted else server
         us = _our_name()
         hints.append(f"send a message:  {us} publish hello 'first message'{server}")
         hints.append(f"read it:         {us} consume hello{server}")
