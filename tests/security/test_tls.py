@@ -217,6 +217,53 @@ def test_every_listener_speaks_tls_1_2_and_1_3_and_nothing_older(
         version(ssl.TLSVersion.TLSv1_1)
 
 
+WEAK = ("NULL", "aNULL", "ADH", "3DES", "kRSA", "PSK", "SHA1", "CAMELLIA", "AESCCM8", "DHE+AES")
+"""Ciphers in OpenSSL's words: without encryption, without a certificate, without forward secrecy, old ones."""
+
+
+@pytest.mark.parametrize("listener", ["kafka", "amqp", "http"])
+def test_no_listener_agrees_to_a_weak_cipher_or_to_compression(
+    only: Server, tmp_path: Path, certificates: Path, listener: str
+) -> None:
+    host, _, port = only.addresses[listener].rpartition(":")
+
+    def agreed(ciphers: str) -> tuple[str, str | None]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.maximum_version = ssl.TLSVersion.TLSv1_2  # 1.3 has no others
+        context.set_ciphers(ciphers)
+        with (
+            socket.create_connection((host, int(port)), timeout=20) as link,
+            context.wrap_socket(link, server_hostname="localhost") as secure,
+        ):
+            found = secure.cipher()
+            assert found is not None
+            return found[0], secure.compression()
+
+    offered = 0
+    for weak in WEAK:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).set_ciphers(f"{weak}:@SECLEVEL=0")
+        except ssl.SSLError:
+            continue  # this OpenSSL cannot even ask for it
+        offered += 1
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            agreed(f"{weak}:@SECLEVEL=0")
+    assert offered >= 4
+    name, compression = agreed("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
+    assert name.startswith("ECDHE-")
+    assert "GCM" in name or "CHACHA20" in name
+    assert compression is None
+
+
+def test_a_key_exchange_without_forward_secrecy_is_never_offered_whatever_the_certificate(certificates: Path) -> None:
+    context = load(TlsFiles(str(certificates / "server.crt"), str(certificates / "server.key")))
+    ready = {str(one["name"]) for one in context.get_ciphers()}
+    assert len(ready) > 4
+    assert {name for name in ready if not name.startswith(("TLS_", "ECDHE-"))} == set()
+    assert {name for name in ready if "GCM" not in name and "CHACHA20" not in name} == set()
+
+
 def test_http_over_tls(both: Server, certificates: Path) -> None:
     url = f"https://{both.addresses['http']}/healthz"
     with urllib.request.urlopen(url, context=client_context(certificates), timeout=20) as answer:

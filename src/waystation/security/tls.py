@@ -22,6 +22,9 @@ from waystation.security.tls_files import TlsFiles
 
 logger = event_logger("waystation.tls")
 
+CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2: with forward secrecy, and no CBC. What is usual depends on who has built Python: Debian's has all that
+OpenSSL still knows. Those of TLS 1.3 are all of this kind."""
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----(.+?)-----END CERTIFICATE-----", re.DOTALL)
 
 
@@ -70,6 +73,7 @@ def load(files: TlsFiles) -> ssl.SSLContext:
     _check_validity(files.certificate)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(CIPHERS)
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
     try:
         # Without a password OpenSSL would ask for one at the terminal.
