@@ -154,3 +154,70 @@ def test_administrators_are_told_of_what_is_in_the_namespace_that_they_ask_about
         assert text == f"there is no queue 'shop/{MISSING}'; did you mean 'shop/{SEEN}'?"
         text = refused(lambda: admin.describe_topic(f"shop.{MISSING}"))
         assert text == f"there is no topic 'shop.{MISSING}'; did you mean 'shop.{SEEN}'?"
+
+
+def test_who_may_not_describe_a_thing_is_answered_as_if_it_were_not_there(server: Server) -> None:
+    """By every protocol, with the same words: bob has rules for other names, and nothing is called `ABSENT`."""
+    absent = "orders-2026-xx"
+    assert len(absent) == len(HIDDEN)
+
+    def native(call: Callable[[ws.Client, str], object]) -> None:
+        with ws.connect(address(server, "bob")) as mq:
+            said = [refused(lambda name=name: call(mq, name), Exception) for name in (HIDDEN, absent)]  # type: ignore[misc]
+        assert said[0].replace(HIDDEN, absent) == said[1]
+
+    native(lambda mq, name: mq.queue(name, passive=True))
+    native(lambda mq, name: mq.queue(name))
+    native(lambda mq, name: mq.describe_topic(name))
+    native(lambda mq, name: mq.publish(name, "x"))
+    native(lambda mq, name: mq.exchange(name, passive=True))
+    native(lambda mq, name: mq.view("group", group=name))
+    native(lambda mq, name: mq.view("topic-settings", topic=name))
+    login = HTTPBasicAuth("bob", PASSWORDS["bob"])
+    for method, path in (
+        ("GET", "queues/{}"),
+        ("PUT", "queues/{}"),
+        ("DELETE", "queues/{}"),
+        ("POST", "queues/{}/take"),
+        ("GET", "topics/{}"),
+        ("GET", "topics/{}/messages?partition=0"),
+        ("GET", "exchanges/{}"),
+        ("GET", "groups/{}"),
+    ):
+        urls = [f"http://{server.addresses['http']}/v1/{path.format(name)}" for name in (HIDDEN, absent)]
+        answers = [requests.request(method, url, auth=login, timeout=20) for url in urls]
+        assert answers[0].status_code == answers[1].status_code >= 400
+        assert answers[0].text.replace(HIDDEN, absent) == answers[1].text
+    host, _, port = server.addresses["amqp"].partition(":")
+    plain = pika.PlainCredentials("bob", PASSWORDS["bob"])
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port), "/", plain))
+    calls: list[Callable[[pika.adapters.blocking_connection.BlockingChannel, str], object]] = [
+        lambda channel, name: channel.queue_declare(name, passive=True),
+        lambda channel, name: channel.queue_declare(name, durable=True),
+        lambda channel, name: channel.queue_delete(name),
+        lambda channel, name: channel.basic_get(name),
+        lambda channel, name: channel.basic_consume(name, print),
+        lambda channel, name: channel.exchange_declare(name, passive=True),
+        lambda channel, name: channel.queue_bind(SEEN, name),
+    ]
+    for call in calls:
+        said = []
+        for name in (HIDDEN, absent):
+            channel = connection.channel()
+            said.append(refused(lambda: call(channel, name), pika.exceptions.ChannelClosedByBroker))  # noqa: B023
+        assert said[0].replace(HIDDEN, absent) == said[1]
+    connection.close()
+    terms = {"bootstrap.servers": server.bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    admin = AdminClient({**terms, "sasl.username": "bob", "sasl.password": PASSWORDS["bob"]})
+    for what in (HIDDEN, absent):
+        found = admin.list_topics(what, timeout=20).topics[what]
+        assert found.error is not None
+        assert found.error.name() == "TOPIC_AUTHORIZATION_FAILED"
+        assert not found.partitions
+        for answer in (
+            *admin.describe_configs([ConfigResource(ResourceType.TOPIC, what)]).values(),
+            *admin.create_partitions([NewPartitions(what, 9)]).values(),
+            *admin.delete_topics([what]).values(),
+        ):
+            assert "TOPIC_AUTHORIZATION_FAILED" in refused(lambda: answer.result(20), KafkaException)  # noqa: B023
+    assert HIDDEN not in admin.list_topics(timeout=20).topics
