@@ -182,7 +182,7 @@ class Clients:
                     continue
                 reached = records[-1][0] + 1
                 node = self.leader(OFFSETS_TOPIC)
-                await node.ask(lambda broker, reached=reached, index=index: _commit(broker, READERS, index, reached))  # type: ignore[misc]
+                await node.ask(lambda broker, reached=reached, index=index: commit(broker, READERS, index, reached))  # type: ignore[misc]
             except REFUSED:
                 continue
             positions[index] = reached
@@ -193,7 +193,7 @@ class Clients:
         async def fetch(broker: Broker) -> int:
             # As a member that joins before it asks: a node that was deposed and does not know it cannot take this, and
             # what it remembers may be old.
-            await _commit(broker, BARRIER, index, 0)
+            await commit(broker, BARRIER, index, 0)
             found = access(broker).groups.fetch_offsets(group, [(TOPIC, index)], require_stable=True)[0]
             if found.error is not None:
                 raise found.error
@@ -461,7 +461,7 @@ async def _produce(
     return appended.base_offset
 
 
-async def _commit(broker: Broker, group: str, index: int, offset: int) -> None:
+async def commit(broker: Broker, group: str, index: int, offset: int) -> None:
     for result in await access(broker).groups.commit_offsets(group, [OffsetToCommit(TOPIC, index, offset)]):
         if result.error is not None:
             raise result.error

@@ -41,6 +41,9 @@ from tests.simulation.cluster_clients import (
     records,
 )
 from tests.simulation.cluster_faults import FAULTS, Disasters
+from tests.simulation.cluster_members import GROUP as MEMBERS
+from tests.simulation.cluster_members import SETTINGS as MEMBERS_SETTINGS
+from tests.simulation.cluster_members import Members
 from tests.simulation.cluster_promises import audit_order
 from tests.simulation.cluster_share import ShareConsumers
 from tests.simulation.cluster_world import Life, Lost, Network, Node, NodeClock, PausingLoop, SimLinks
@@ -74,9 +77,11 @@ SETTINGS = {
     "log.segment.bytes": "4096",
     "waystation.queue.segment.bytes": "4096",
     "waystation.checkpoint.interval.ms": "2000",
+    **MEMBERS_SETTINGS,
 }
 OFTEN = patch.multiple(checkpoint, FIRST_BYTES=2_000, SLICE_QUEUES=2)
 """Snapshots of queues, so that logs of shards lose their beginnings, too."""
+BESIDES_SHARE = 0.3
 LEASE_S = 3.0
 LIFE_S = 12.0
 STOP_S = 10.0
@@ -91,8 +96,12 @@ WORK: dict[str, Callable[[Clients, ShareConsumers], list[Coroutine[Any, Any, Non
     "queues": lambda clients, _: [clients.put(), clients.take(), clients.take()],
     "move": lambda clients, _: [clients.move()],
     "share": lambda _, share: [share.consume("a"), share.consume("b")],
+    "members": lambda clients, _: Members(clients).jobs(),
 }
+BESIDES = ("members",)
+"""Work that some runs have besides the others, by a chance of its own: a seed without it is what it was before."""
 SUCCEEDS = {
+    "members": ("members",),
     "publish": ("publish",),
     "publish_idempotent": ("publish_idempotent",),
     "process": ("process",),
@@ -113,6 +122,7 @@ class ClusterMachine:
         *,
         faults: list[str] | None = None,
         work: list[str] | None = None,
+        besides: bool = True,
         nodes: int | None = None,
         verbose: bool = False,
     ) -> None:
@@ -132,7 +142,7 @@ class ClusterMachine:
         self.share = ShareConsumers(self.clients)
         self.disasters = Disasters(self)
         self.faults = self._some(FAULTS, 7) if faults is None else faults
-        self.work = self._work() if work is None else work
+        self.work = self._work(besides=besides) if work is None else work
         self.complaints: list[str] = []
         self.compared = 0
         """How often what a new leader knew was compared with a replay of the log."""
@@ -146,13 +156,14 @@ class ClusterMachine:
     def _some(self, names: Any, most: int) -> list[str]:
         return sorted(self.rng.sample(sorted(names), self.rng.randint(2, most)))
 
-    def _work(self) -> list[str]:
-        chosen = self._some(WORK, 4)
+    def _work(self, *, besides: bool) -> list[str]:
+        chosen = self._some([name for name in WORK if name not in BESIDES], 4)
         if "move" in chosen and "queues" not in chosen:
             chosen.append("queues")
         if not {"publish", "publish_idempotent"} & set(chosen):
             chosen.append("publish_idempotent")
-        return chosen
+        chance = random.Random(f"besides {self.seed}")
+        return chosen + [name for name in BESIDES if chance.random() < BESIDES_SHARE and besides]
 
     def run(self, seconds: float = LIFE_S) -> ClusterMachine:
         asyncio.set_event_loop(self.loop)
@@ -430,14 +441,20 @@ class ClusterMachine:
         for index in range(PARTITIONS):
             if "consume_group" in self.work:
                 found = await self._insist(lambda index=index: self.clients._fetch_offset(READERS, index))  # type: ignore[misc]
-                self.clients.promises.offset_fetched(READERS, index, found)
-                end = max(one.end_offset for _, one in self.clients.replicas() if one.index == index)
-                expect(found <= end, f"the group's offset of partition {index} is {found}, and its log ends at {end}")
+                self._check_offset(READERS, index, found)
+            if "members" in self.work:
+                found = await self._insist(lambda index=index: self.clients._fetch_offset(MEMBERS, index))  # type: ignore[misc]
+                self._check_offset(MEMBERS, index, found)
         if "queues" in self.work:
             await self._audit_queues()
         if "share" in self.work:
             for index in range(PARTITIONS):
                 await self._audit_share(index, shown[index])
+
+    def _check_offset(self, group: str, index: int, found: int) -> None:
+        self.clients.promises.offset_fetched(group, index, found)
+        end = max(one.end_offset for _, one in self.clients.replicas() if one.index == index)
+        expect(found <= end, f"{group}: the offset of partition {index} is {found}, and its log ends at {end}")
 
     async def _audit_partition(self, index: int) -> dict[int, bytes]:
         """What a reader of committed records gets in the end."""

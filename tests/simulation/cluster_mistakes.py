@@ -27,6 +27,8 @@ from waystation.cluster.membership import Membership
 from waystation.cluster.replication import led as led_module
 from waystation.cluster.replication.fetching import Fetcher
 from waystation.cluster.replication.led import Led
+from waystation.groups.machines.consumer import ConsumerGroup
+from waystation.groups.machines.consumer_member import ConsumerMember
 from waystation.log.batches.batch import Header
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
@@ -350,6 +352,30 @@ def end_a_transaction_by_a_late_marker() -> Iterator[None]:
 
 
 @contextmanager
+def let_a_member_commit_that_was_replaced() -> Iterator[None]:
+    """Whoever says that it is a member of the group is one, in whatever epoch."""
+
+    def check_commit(self: ConsumerGroup, *args: Any, **named: Any) -> None:
+        """Whoever it is."""
+
+    with patch.object(ConsumerGroup, "check_commit", check_commit):
+        yield
+
+
+@contextmanager
+def forget_which_partitions_members_have() -> Iterator[None]:
+    """A new coordinator gives away what a member still has."""
+    real = ConsumerGroup.restore_member
+
+    def restore_member(self: ConsumerGroup, member: ConsumerMember) -> None:
+        real(self, member)
+        self._release(member)
+
+    with patch.object(ConsumerGroup, "restore_member", restore_member):
+        yield
+
+
+@contextmanager
 def lose_what_share_groups_have_not_accepted() -> Iterator[None]:
     """What was in flight when a coordinator died is taken for done by the next one."""
 
@@ -415,6 +441,8 @@ MISTAKES: dict[str, Mistake] = {
         Mistake(acknowledge_offsets_from_the_leader_alone, KILLS, ["publish", "consume_group"], 10),
         Mistake(acknowledge_transactions_from_the_leader_alone, KILLS, ["publish", "process"], 100),
         Mistake(confirm_share_groups_from_the_leader_alone, LEADERS, ["publish", "share"], 5),
+        Mistake(let_a_member_commit_that_was_replaced, ["disconnect", "late_watch"], ["publish", "members"], 5),
+        Mistake(forget_which_partitions_members_have, LEADERS, ["publish", "members"], 12),
         Mistake(lose_what_share_groups_have_not_accepted, LEADERS, ["publish", "share"], 5),
         Mistake(
             take_a_late_offer_for_a_log_that_has_lost_its_tail,

@@ -141,6 +141,12 @@ class Promises:
     def offset_committed(self, group: str, index: int, offset: int) -> None:
         self.group_offsets[group, index] = max(offset, self.group_offsets.get((group, index), 0))
 
+    def offset_committed_by_owner(self, group: str, index: int, offset: int) -> None:
+        """By a member that was assigned the partition, and that has read on from where the group was."""
+        least = self.group_offsets.get((group, index), 0)
+        expect(offset > least, f"group {group}: {offset} is committed for partition {index}, where {least} was")
+        self.offset_committed(group, index, offset)
+
     def offset_fetched(self, group: str, index: int, offset: int) -> None:
         """Of a group whose offsets only go forward: what was acknowledged is there."""
         least = self.group_offsets.get((group, index), 0)
