@@ -1,14 +1,16 @@
 """A cluster in one process under virtual time: whole brokers on simulated disks, a network and a store that misbehave.
 
 Everything follows from a seed. `cluster_world.py` has nodes, clocks and the network, `cluster_faults.py` what breaks,
-`cluster_clients.py` what clients do and remember, `cluster_promises.py` what must hold all the time. A run has some
-kinds of work and some kinds of faults, and at the end, when faults have stopped, raises Broken:
+`cluster_clients.py` what clients do and remember (and `cluster_members.py`, `cluster_share.py`, `cluster_kafka.py`),
+`cluster_promises.py` what must hold all the time. A run has some kinds of work and some kinds of faults, and at the
+end, when faults have stopped, raises Broken:
 
 - if the cluster does not heal by itself within a bounded time: every replica in sync, every kind of work succeeds;
 - if something acknowledged is not where it was, on every replica; if replicas differ below the high watermark;
 - if a transaction is seen in part, or an offset that was committed points elsewhere;
 - if a queue has lost a message, has it twice, or still has one whose ack was acknowledged;
-- if a share group does not deliver what nobody has accepted.
+- if a share group does not deliver what nobody has accepted;
+- if a consumer of Kafka's protocol had other records than the committed ones, as far as it has come.
 
 To repeat a failure: `ClusterMachine(SEED).run()`. `python -m tests.simulation.cluster_machine SEED` says what happens.
 """
@@ -41,6 +43,7 @@ from tests.simulation.cluster_clients import (
     records,
 )
 from tests.simulation.cluster_faults import FAULTS, Disasters
+from tests.simulation.cluster_kafka import Kafka
 from tests.simulation.cluster_members import GROUP as MEMBERS
 from tests.simulation.cluster_members import SETTINGS as MEMBERS_SETTINGS
 from tests.simulation.cluster_members import Members
@@ -88,22 +91,24 @@ STOP_S = 10.0
 HEAL_S = 90.0
 """Of virtual time, after the last fault."""
 
-WORK: dict[str, Callable[[Clients, ShareConsumers], list[Coroutine[Any, Any, None]]]] = {
-    "publish": lambda clients, _: [clients.publish(index) for index in range(PARTITIONS)],
-    "publish_idempotent": lambda clients, _: [clients.publish_idempotent(SOURCE[1])],
-    "process": lambda clients, _: [clients.process(), clients.process()],
-    "consume_group": lambda clients, _: [clients.consume_group()],
-    "queues": lambda clients, _: [clients.put(), clients.take(), clients.take()],
-    "move": lambda clients, _: [clients.move()],
-    "share": lambda _, share: [share.consume("a"), share.consume("b")],
-    "members": lambda clients, _: Members(clients).jobs(),
+WORK: dict[str, Callable[[ClusterMachine], list[Coroutine[Any, Any, None]]]] = {
+    "publish": lambda run: [run.clients.publish(index) for index in range(PARTITIONS)],
+    "publish_idempotent": lambda run: [run.clients.publish_idempotent(SOURCE[1])],
+    "process": lambda run: [run.clients.process(), run.clients.process()],
+    "consume_group": lambda run: [run.clients.consume_group()],
+    "queues": lambda run: [run.clients.put(), run.clients.take(), run.clients.take()],
+    "move": lambda run: [run.clients.move()],
+    "share": lambda run: [run.share.consume("a"), run.share.consume("b")],
+    "members": lambda run: Members(run.clients).jobs(),
+    "kafka": lambda run: run.kafka.jobs(),
 }
-BESIDES = ("members",)
+BESIDES = ("members", "kafka")
 """Work that some runs have besides the others, by a chance of its own: a seed without it is what it was before."""
 SUCCEEDS = {
     "members": ("members",),
     "publish": ("publish",),
     "publish_idempotent": ("publish_idempotent",),
+    "kafka": ("kafka_produce", "kafka_fetch"),
     "process": ("process",),
     "consume_group": ("consume_group",),
     "queues": ("put", "take"),
@@ -139,7 +144,8 @@ class ClusterMachine:
             for node_id in range(1, 1 + (self.rng.choice(NODES) if nodes is None else nodes))
         }
         self.clients: Clients = Clients(self.rng, self.time, self.nodes)
-        self.share = ShareConsumers(self.clients)
+        self.share: ShareConsumers = ShareConsumers(self.clients)
+        self.kafka: Kafka = Kafka(self.clients)
         self.disasters = Disasters(self)
         self.faults = self._some(FAULTS, 7) if faults is None else faults
         self.work = self._work(besides=besides) if work is None else work
@@ -337,7 +343,7 @@ class ClusterMachine:
         await self.begin()
         self._healing = False
         self.say(f"work: {', '.join(self.work)}; faults: {', '.join(self.faults)}")
-        jobs = [job for name in self.work for job in WORK[name](self.clients, self.share)]
+        jobs = [job for name in self.work for job in WORK[name](self)]
         jobs += [self.clients.read(), self.clients.watch(), self._expire_leases()]
         background = [self.loop.create_task(job) for job in jobs]
         breaking = self.loop.create_task(self.disasters.go_on(self.faults, self.rng.choice((0.7, 1.5))))
@@ -447,6 +453,8 @@ class ClusterMachine:
                 self._check_offset(MEMBERS, index, found)
         if "queues" in self.work:
             await self._audit_queues()
+            if "kafka" in self.work:
+                self.kafka.audit(index, shown[index])
         if "share" in self.work:
             for index in range(PARTITIONS):
                 await self._audit_share(index, shown[index])

@@ -7,7 +7,7 @@ Each is a context manager that puts the mistake into the product's own code and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ from waystation.cluster.membership import Membership
 from waystation.cluster.replication import led as led_module
 from waystation.cluster.replication.fetching import Fetcher
 from waystation.cluster.replication.led import Led
+from waystation.errors import OffsetOutOfRange
 from waystation.groups.machines.consumer import ConsumerGroup
 from waystation.groups.machines.consumer_member import ConsumerMember
 from waystation.log.batches.batch import Header
@@ -34,12 +35,15 @@ from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
 from waystation.log.producers import Producers, StoredBatch
 from waystation.message import Message
+from waystation.protocols.kafka.records.fetch_codec import FetchPartition, PartitionAnswer
+from waystation.protocols.kafka.records.fetch_reading import Reading
 from waystation.queues.shard.shards import FollowedShard
 from waystation.share.machines.delivery import Saved, SharePartition, saved_at
 from waystation.share.partition import SharedPartition
 from waystation.share.peer_calls import Offered
 from waystation.topics.markers import Markers
-from waystation.topics.partitions.partition import Partition
+from waystation.topics.partitions.durability import Durability, Failures
+from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.partitions.warm_state import WarmState
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
@@ -308,6 +312,46 @@ def a_node_with_another_disk_stays_in_the_in_sync_set() -> Iterator[None]:
         yield
 
 
+# -- what clients of the Kafka protocol are told ----------------------------------------------------------------------
+
+
+@contextmanager
+def answer_a_produce_request_before_it_is_durable() -> Iterator[None]:
+    def when_each_durable(self: Durability, receipts: Sequence[Receipt], told: Callable[[Failures], None]) -> None:
+        told({})
+
+    with patch.object(Durability, "when_each_durable", when_each_durable):
+        yield
+
+
+@contextmanager
+def tell_consumers_of_no_aborted_transactions() -> Iterator[None]:
+    real = Reading._read
+
+    def read(self: Reading, wanted: FetchPartition, answer: PartitionAnswer, *args: Any, **named: Any) -> bool:
+        more = real(self, wanted, answer, *args, **named)
+        answer.aborted = answer.aborted and []
+        return more
+
+    with patch.object(Reading, "_read", read):
+        yield
+
+
+@contextmanager
+def refuse_an_offset_that_a_new_leader_cannot_show_yet() -> Iterator[None]:
+    """Its high watermark is behind what its predecessor has shown, and a consumer goes on from there (KIP-207)."""
+    real = Reading._begin
+
+    def begin(self: Reading, wanted: FetchPartition, answer: PartitionAnswer) -> bool:
+        partition = self._find(wanted.topic, wanted.index)
+        if partition.leads and wanted.offset > partition.visible_offset:
+            raise OffsetOutOfRange(f"{wanted.offset} is outside {partition.start_offset}..{partition.visible_offset}")
+        return real(self, wanted, answer)
+
+    with patch.object(Reading, "_begin", begin):
+        yield
+
+
 # -- producers, transactions, queues ----------------------------------------------------------------------------------
 
 
@@ -443,6 +487,9 @@ MISTAKES: dict[str, Mistake] = {
         Mistake(confirm_share_groups_from_the_leader_alone, LEADERS, ["publish", "share"], 5),
         Mistake(let_a_member_commit_that_was_replaced, ["disconnect", "late_watch"], ["publish", "members"], 5),
         Mistake(forget_which_partitions_members_have, LEADERS, ["publish", "members"], 12),
+        Mistake(answer_a_produce_request_before_it_is_durable, LEADERS, ["publish", "kafka"], 6),
+        Mistake(tell_consumers_of_no_aborted_transactions, ["pause"], ["publish", "process", "kafka"], 5),
+        Mistake(refuse_an_offset_that_a_new_leader_cannot_show_yet, LEADERS, ["publish", "kafka"], 5),
         Mistake(lose_what_share_groups_have_not_accepted, LEADERS, ["publish", "share"], 5),
         Mistake(
             take_a_late_offer_for_a_log_that_has_lost_its_tail,

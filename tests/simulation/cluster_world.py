@@ -159,7 +159,7 @@ class Network:
         if self.twice and self._rng.random() < self.twice:
             again = asyncio.ensure_future(self._deliver_again(source, target, sent))
             again.add_done_callback(_quiet)
-        if not await _ended(work, timeout_s):
+        if not await ended(work, timeout_s):
             if self._rng.random() < 0.5:
                 work.cancel()
             work.add_done_callback(_quiet)
@@ -180,7 +180,7 @@ class Network:
         loop = asyncio.get_running_loop()
         asked = peers.answer(_request.decode(sent), _connection(current_life.get()))
         there = loop.create_task(asked, context=context.copy())
-        await _ended(there)
+        await ended(there)
         if there.cancelled() or there.exception() is not None:
             raise LinkLost("the other node died")
         await self._travel(target, source)
@@ -223,24 +223,24 @@ def _connection(life: Life | None) -> str:
     return f"from {life}"
 
 
-async def _ended(task: asyncio.Future[Any], timeout_s: float | None = None) -> bool:
+async def ended(task: asyncio.Future[Any], timeout_s: float | None = None) -> bool:
     """`asyncio.wait` for one task, without the sets: every question that a node asks takes two of them."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
     timer = None if timeout_s is None else loop.call_later(timeout_s, _release, waiter)
 
-    def ended(_: asyncio.Future[Any]) -> None:
+    def completed(_: asyncio.Future[Any]) -> None:
         if timer is not None:
             timer.cancel()
         _release(waiter)
 
-    task.add_done_callback(ended)
+    task.add_done_callback(completed)
     try:
         await waiter
     finally:
         if timer is not None:
             timer.cancel()
-        task.remove_done_callback(ended)
+        task.remove_done_callback(completed)
     return task.done()
 
 
@@ -309,7 +309,7 @@ class Node:
         if broker is None:
             raise Lost("connection refused")
         task = self.loop.create_task(work(broker), context=self.context.copy())
-        if not await _ended(task, timeout_s):
+        if not await ended(task, timeout_s):
             task.add_done_callback(_quiet)
             task.cancel()
             raise Lost("no answer in time")
