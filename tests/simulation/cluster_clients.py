@@ -310,6 +310,7 @@ class Clients:
         taken = await _same(node, broker).ask(lambda _: getter.get(self.rng.choice((1, 2)), 300))
         for one in taken:
             self._delivered(node, queue, one)
+        self.promises.delivered_together(queue, [one.message.priority for one in taken])
         if taken and self.rng.random() < 0.3:
             await self._pause(0.5)  # the visibility timeout may run out
         for one in taken:
@@ -411,6 +412,7 @@ class Clients:
             place = (partition.topic.name, partition.index)
             self.promises.leader_has(place, partition.epoch, partition.end_offset)
             if partition.topic.name == TOPIC:
+                self.promises.leader_has_committed(place, partition.epoch, partition.end_offset)
                 self.promises.high_watermark(place, life, partition.visible_offset)
 
 
@@ -497,6 +499,15 @@ async def _move(broker: Broker, getter: Getter, one: Delivered, commit: bool) ->
     await tx.put("after", [Message(one.message.payload)])
     await tx.settle(getter, [(one.tag, 1)], one.deliveries)
     await tx.end(commit)
+
+
+async def take_all(broker: Broker, queue: str) -> list[Delivered]:
+    """At once, by a consumer that acknowledges nothing and leaves."""
+    getter = access(broker).getter(queue, "audit")
+    try:
+        return await getter.get(10_000, 0)
+    finally:
+        getter.leave()
 
 
 async def left_in(broker: Broker, queue: str) -> list[int]:

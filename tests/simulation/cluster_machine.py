@@ -41,6 +41,7 @@ from tests.simulation.cluster_clients import (
     committed,
     left_in,
     records,
+    take_all,
 )
 from tests.simulation.cluster_faults import FAULTS, Disasters
 from tests.simulation.cluster_kafka import Kafka
@@ -63,6 +64,7 @@ from waystation.cluster.node import NodeOptions
 from waystation.cluster.store_view import StoreView
 from waystation.config import BrokerSettings
 from waystation.errors import WaystationError
+from waystation.message import Delivered
 from waystation.queues.shard import checkpoint
 from waystation.topics.partitions.partition import log_of
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
@@ -106,9 +108,9 @@ BESIDES = ("members", "kafka")
 """Work that some runs have besides the others, by a chance of its own: a seed without it is what it was before."""
 SUCCEEDS = {
     "members": ("members",),
+    "kafka": ("kafka_produce", "kafka_fetch"),
     "publish": ("publish",),
     "publish_idempotent": ("publish_idempotent",),
-    "kafka": ("kafka_produce", "kafka_fetch"),
     "process": ("process",),
     "consume_group": ("consume_group",),
     "queues": ("put", "take"),
@@ -451,10 +453,10 @@ class ClusterMachine:
             if "members" in self.work:
                 found = await self._insist(lambda index=index: self.clients._fetch_offset(MEMBERS, index))  # type: ignore[misc]
                 self._check_offset(MEMBERS, index, found)
-        if "queues" in self.work:
-            await self._audit_queues()
             if "kafka" in self.work:
                 self.kafka.audit(index, shown[index])
+        if "queues" in self.work:
+            await self._audit_queues()
         if "share" in self.work:
             for index in range(PARTITIONS):
                 await self._audit_share(index, shown[index])
@@ -506,6 +508,11 @@ class ClusterMachine:
                 lambda name=name: self.clients.leader(QUEUES_TOPIC).ask(lambda broker: left_in(broker, name))  # type: ignore[misc]
             )
         self.clients.promises.audit_queues(left, MOVES)
+        for name in QUEUES:
+            taken: list[Delivered] = await self._insist(
+                lambda name=name: self.clients.leader(QUEUES_TOPIC).ask(lambda broker: take_all(broker, name))  # type: ignore[misc]
+            )
+            self.clients.promises.delivered_together(name, [one.message.priority for one in taken])
 
     async def _insist(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         give_up = self.time.seconds + HEAL_S

@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.cluster_machine import LIFE_S
+from tests.simulation.cluster_world import Life, current_life
 from waystation.broker.homes import Homes
 from waystation.cluster.decisions import elections, following, in_sync, promises, starting
 from waystation.cluster.decisions.following import Append, BeginAgain, Drop, Truncate
@@ -30,13 +31,14 @@ from waystation.cluster.replication.led import Led
 from waystation.errors import OffsetOutOfRange
 from waystation.groups.machines.consumer import ConsumerGroup
 from waystation.groups.machines.consumer_member import ConsumerMember
-from waystation.log.batches.batch import Header
+from waystation.log.batches.batch import Header, scan
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
 from waystation.log.producers import Producers, StoredBatch
-from waystation.message import Message
+from waystation.message import Message, Terms, terms_of
 from waystation.protocols.kafka.records.fetch_codec import FetchPartition, PartitionAnswer
 from waystation.protocols.kafka.records.fetch_reading import Reading
+from waystation.queues.shard import queue as queue_module
 from waystation.queues.shard.shards import FollowedShard
 from waystation.share.machines.delivery import Saved, SharePartition, saved_at
 from waystation.share.partition import SharedPartition
@@ -47,6 +49,7 @@ from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.partitions.warm_state import WarmState
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC, SHARE_TOPIC, TRANSACTIONS_TOPIC
+from waystation.transactions import records
 from waystation.transactions.machine import Producer, Transaction
 
 Made = Callable[[], AbstractContextManager[None]]
@@ -461,6 +464,57 @@ def forget_delays() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def forget_priorities_on_followers() -> Iterator[None]:
+    """To whoever leads a queue's shard next, all messages that it had are alike."""
+    real = FollowedShard.apply
+
+    def alike(message: Message) -> Terms:
+        return (0, *terms_of(message)[1:])
+
+    def apply(self: FollowedShard, before: int, most_bytes: int) -> None:
+        with patch.object(queue_module, "terms_of", alike):
+            real(self, before, most_bytes)
+
+    with patch.object(FollowedShard, "apply", apply):
+        yield
+
+
+@contextmanager
+def forget_to_fence_an_old_epoch_after_a_failover() -> Iterator[None]:
+    """Who has learned of a producer by following does not refuse its former epochs: neither the next coordinator of its
+    transactions nor the next leader of what it writes to."""
+    learned: set[tuple[Life | None, str | int]] = set()
+    decode, append_as_is = records._decode_value, Log.append_as_is
+    check, check_batch = Transaction.check, Producers.check
+
+    def decoded(transactional_id: str, value: bytes) -> Transaction:
+        learned.add((current_life.get(), transactional_id))
+        return decode(transactional_id, value)
+
+    def appended(self: Log, data: bytes | bytearray | memoryview, *, gaps: bool = False) -> Any:
+        learned.update((current_life.get(), header.producer_id) for _, header in scan(data))
+        return append_as_is(self, data, gaps=gaps)
+
+    def checked(self: Transaction, producer: Producer) -> None:
+        old = producer.producer_id == self.producer.producer_id and producer.epoch < self.producer.epoch
+        if not old or (current_life.get(), self.transactional_id) not in learned:
+            check(self, producer)
+
+    def checked_batch(self: Producers, header: Header) -> StoredBatch | None:
+        state = self.by_id.get(header.producer_id)
+        old = state is not None and header.producer_epoch < state.epoch
+        return None if old and (current_life.get(), header.producer_id) in learned else check_batch(self, header)
+
+    with (
+        patch.object(records, "_decode_value", decoded),
+        patch.object(Log, "append_as_is", appended),
+        patch.object(Transaction, "check", checked),
+        patch.object(Producers, "check", checked_batch),
+    ):
+        yield
+
+
 FEW = 20
 KILLS = ["crash", "crash_leaders"]
 CUTS = ["cut_off", "cut_link", "pause"]
@@ -527,6 +581,8 @@ MISTAKES: dict[str, Mistake] = {
             seconds=30,
             nodes=4,
         ),
+        Mistake(forget_to_fence_an_old_epoch_after_a_failover, LEADERS, ["publish", "process"], 5),
+        Mistake(forget_priorities_on_followers, LEADERS, ["queues"], 5),
         Mistake(forget_delays, ["pause"], ["queues"], 5),
     )
 }

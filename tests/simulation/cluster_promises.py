@@ -11,7 +11,7 @@ of times in a run puts its sentence together only when it is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.simulation.promises import Broken, expect
@@ -56,6 +56,7 @@ class Promises:
         self.visible: dict[tuple[tuple[int, int], str, int], int] = {}
         self.attempts: dict[int, Attempt] = {}
         self.group_offsets: dict[tuple[str, int], int] = {}  # the last that was acknowledged
+        self.furthest: dict[int, int] = {}  # by partition: the last offset that any group has
         self.letters: dict[int, Letter] = {}
         self.deliveries = 0
         self.acks = 0
@@ -76,6 +77,12 @@ class Promises:
             last = self.last_shown.get(place, -1)
             if end <= last:
                 raise Broken(f"{place}: offset {last} was shown, and the leader of epoch {epoch} has {end} records")
+
+    def leader_has_committed(self, place: Place, epoch: int, end: int) -> None:
+        """Of the topic that groups read: what they have committed, whoever coordinates them, is not past its log."""
+        furthest = self.furthest.get(place[1], 0)
+        if epoch == self.newest[place] and end < furthest:
+            raise Broken(f"{place}: offset {furthest} is committed, and the leader of epoch {epoch} has {end} records")
 
     def high_watermark(self, place: Place, life: tuple[int, int], offset: int) -> None:
         before = self.visible.get((life, *place), 0)
@@ -140,6 +147,7 @@ class Promises:
 
     def offset_committed(self, group: str, index: int, offset: int) -> None:
         self.group_offsets[group, index] = max(offset, self.group_offsets.get((group, index), 0))
+        self.furthest[index] = max(offset, self.furthest.get(index, 0))
 
     def offset_committed_by_owner(self, group: str, index: int, offset: int) -> None:
         """By a member that was assigned the partition, and that has read on from where the group was."""
@@ -149,6 +157,7 @@ class Promises:
 
     def offset_fetched(self, group: str, index: int, offset: int) -> None:
         """Of a group whose offsets only go forward: what was acknowledged is there."""
+        self.furthest[index] = max(offset, self.furthest.get(index, 0))
         least = self.group_offsets.get((group, index), 0)
         expect(offset >= least, f"group {group}: {least} was committed for partition {index}, and now it is {offset}")
 
@@ -166,6 +175,11 @@ class Promises:
         expect(not early, f"queue {queue} delivers {number} early: at {now_s:.3f} s, {letter}")
         known = letter.tags.setdefault(queue, tag)
         expect(known == tag, f"queue {queue} has {number} at {known} and at {tag}")
+
+    def delivered_together(self, queue: str, priorities: Sequence[int]) -> None:
+        """To one consumer at one time: what is ready and has the highest priority goes first."""
+        right = sorted(priorities, reverse=True)
+        expect(list(priorities) == right, f"queue {queue} delivers priorities {priorities} in this order")
 
     def audit_queues(self, left: Mapping[str, Collection[int]], moves: Mapping[str, str]) -> None:
         """`left`: what is in each queue at the end. `moves`: where what leaves a queue goes by itself."""
