@@ -13,6 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 import waystation as ws
+from tests.protocols.native.kit import JsonLines
 from tests.security.tls_kit import client_context, make_certificates, write_config
 from tests.security.users_kit import PASSWORDS, add_users, waystation
 from tests.support.server import Server
@@ -51,6 +52,27 @@ def test_the_first_user_closes_a_running_broker_and_the_last_one_opens_it(tmp_pa
         with ws.connect(server.bootstrap) as mq:
             assert mq.view("users")["required"] is False
         nobody.close()
+
+
+def test_who_logs_in_just_now_or_need_not_stays_when_users_change(tmp_path: Path) -> None:
+    add_users(tmp_path / "data", PASSWORDS, superusers=("admin",))
+    listeners = "inside=kafka://127.0.0.1:0?auth-required=false"
+    with (
+        Server(tmp_path, arguments=["--listeners", listeners]) as server,
+        JsonLines(server.bootstrap) as late,
+        JsonLines(server.addresses["inside"]) as nobody,
+        JsonLines(server.bootstrap) as bob,
+        ws.connect(f"waystation://admin:{PASSWORDS['admin']}@{server.bootstrap}") as admin,
+    ):
+        assert late.try_ask("list_queues")["error_type"] == "NotAuthenticated"
+        nobody.ask("list_queues")
+        bob.ask("hello", user="bob", password=PASSWORDS["bob"])
+        wait_for(lambda: len(admin.view("connections")["connections"]) == 4 or None, "all are connected")
+        admin.act("add-user", user="eve", password="another one")
+        admin.act("remove-user", user="bob")
+        assert bob.socket.recv(1) == b"", "what is to end has ended"
+        late.ask("hello", user="alice", password=PASSWORDS["alice"])
+        nobody.ask("list_queues")
 
 
 def test_users_survive_a_restart_and_kill_9(tmp_path: Path) -> None:
