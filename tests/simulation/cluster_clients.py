@@ -309,7 +309,7 @@ class Clients:
         queue = getter.queue.name
         taken = await _same(node, broker).ask(lambda _: getter.get(self.rng.choice((1, 2)), 300))
         for one in taken:
-            self._delivered(node, queue, one)
+            self._delivered(node, queue, int(one.message.payload), one.tag)
         self.promises.delivered_together(queue, [one.message.priority for one in taken])
         if taken and self.rng.random() < 0.3:
             await self._pause(0.5)  # the visibility timeout may run out
@@ -318,13 +318,12 @@ class Clients:
             if verdict is not None:
                 await self._settle(node, broker, getter, one, verdict)
 
-    def _delivered(self, node: Node, queue: str, one: Delivered) -> None:
-        number = int(one.message.payload)
+    def _delivered(self, node: Node, queue: str, number: int, tag: int | None) -> None:
         latest_ms = max(other.clock.highest_ms() for other in self.nodes.values())
         letter = self.promises.letters.get(number)
         if letter is not None and letter.done and self._is_deposed(node, (QUEUES_TOPIC, 0)):
             return
-        self.promises.delivered(queue, number, one.tag, self.time.seconds, latest_ms)
+        self.promises.delivered(queue, number, tag, self.time.seconds, latest_ms)
 
     def _is_deposed(self, node: Node, place: Place) -> bool:
         """Another one leads, and it has not heard of it. What such a node says is old; what it is told is refused."""
@@ -359,7 +358,7 @@ class Clients:
                 getter = await node.ask(lambda broker: _getter(broker, "before"))
                 taken = await _same(node, broker).ask(lambda _, getter=getter: getter.get(1, 300))  # type: ignore[misc]
                 for one in taken:
-                    self._delivered(node, "before", one)
+                    self._delivered(node, "before", int(one.message.payload), one.tag)
                     await _same(node, broker).ask(
                         lambda broker, one=one, getter=getter: _move(broker, getter, one, self.rng.random() < 0.8)  # type: ignore[misc]
                     )

@@ -1,9 +1,9 @@
 """A cluster in one process under virtual time: whole brokers on simulated disks, a network and a store that misbehave.
 
 Everything follows from a seed. `cluster_world.py` has nodes, clocks and the network, `cluster_faults.py` what breaks,
-`cluster_clients.py` what clients do and remember (and `cluster_members.py`, `cluster_share.py`, `cluster_kafka.py`),
-`cluster_promises.py` what must hold all the time. A run has some kinds of work and some kinds of faults, and at the
-end, when faults have stopped, raises Broken:
+`cluster_clients.py` what clients do and remember (and `cluster_members.py`, `cluster_share.py`, and by their own bytes
+`cluster_kafka.py` and `cluster_amqp.py`), `cluster_promises.py` what must hold all the time. A run has some kinds of
+work and some kinds of faults, and at the end, when faults have stopped, raises Broken:
 
 - if the cluster does not heal by itself within a bounded time: every replica in sync, every kind of work succeeds;
 - if something acknowledged is not where it was, on every replica; if replicas differ below the high watermark;
@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 from unittest.mock import patch
 
+from tests.simulation.cluster_amqp import Amqp
 from tests.simulation.cluster_clients import (
     MOVES,
     OWN,
@@ -103,12 +104,14 @@ WORK: dict[str, Callable[[ClusterMachine], list[Coroutine[Any, Any, None]]]] = {
     "share": lambda run: [run.share.consume("a"), run.share.consume("b")],
     "members": lambda run: Members(run.clients).jobs(),
     "kafka": lambda run: run.kafka.jobs(),
+    "amqp": lambda run: Amqp(run.clients).jobs(),
 }
-BESIDES = ("members", "kafka")
+BESIDES = ("members", "kafka", "amqp")
 """Work that some runs have besides the others, by a chance of its own: a seed without it is what it was before."""
 SUCCEEDS = {
     "members": ("members",),
     "kafka": ("kafka_produce", "kafka_fetch"),
+    "amqp": ("amqp_put", "amqp_take"),
     "publish": ("publish",),
     "publish_idempotent": ("publish_idempotent",),
     "process": ("process",),
@@ -171,7 +174,8 @@ class ClusterMachine:
         if not {"publish", "publish_idempotent"} & set(chosen):
             chosen.append("publish_idempotent")
         chance = random.Random(f"besides {self.seed}")
-        return chosen + [name for name in BESIDES if chance.random() < BESIDES_SHARE and besides]
+        chosen += [name for name in BESIDES if chance.random() < BESIDES_SHARE and besides]
+        return chosen if "queues" in chosen else [name for name in chosen if name != "amqp"]
 
     def run(self, seconds: float = LIFE_S) -> ClusterMachine:
         asyncio.set_event_loop(self.loop)

@@ -44,7 +44,7 @@ from waystation.share.machines.delivery import Saved, SharePartition, saved_at
 from waystation.share.partition import SharedPartition
 from waystation.share.peer_calls import Offered
 from waystation.topics.markers import Markers
-from waystation.topics.partitions.durability import Durability, Failures
+from waystation.topics.partitions.durability import Durability, Failures, Told
 from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.partitions.warm_state import WarmState
@@ -315,7 +315,7 @@ def a_node_with_another_disk_stays_in_the_in_sync_set() -> Iterator[None]:
         yield
 
 
-# -- what clients of the Kafka protocol are told ----------------------------------------------------------------------
+# -- what clients of Kafka's protocol and of AMQP are told -------------------------------------------------------------
 
 
 @contextmanager
@@ -324,6 +324,15 @@ def answer_a_produce_request_before_it_is_durable() -> Iterator[None]:
         told({})
 
     with patch.object(Durability, "when_each_durable", when_each_durable):
+        yield
+
+
+@contextmanager
+def confirm_a_publish_before_it_is_durable() -> Iterator[None]:
+    def when_durable(self: Durability, receipts: Sequence[Receipt | None], told: Told) -> None:
+        told(None)
+
+    with patch.object(Durability, "when_durable", when_durable):
         yield
 
 
@@ -542,6 +551,7 @@ MISTAKES: dict[str, Mistake] = {
         Mistake(let_a_member_commit_that_was_replaced, ["disconnect", "late_watch"], ["publish", "members"], 5),
         Mistake(forget_which_partitions_members_have, LEADERS, ["publish", "members"], 12),
         Mistake(answer_a_produce_request_before_it_is_durable, LEADERS, ["publish", "kafka"], 6),
+        Mistake(confirm_a_publish_before_it_is_durable, LEADERS, ["queues", "amqp"], 10),
         Mistake(tell_consumers_of_no_aborted_transactions, ["pause"], ["publish", "process", "kafka"], 5),
         Mistake(refuse_an_offset_that_a_new_leader_cannot_show_yet, LEADERS, ["publish", "kafka"], 5),
         Mistake(lose_what_share_groups_have_not_accepted, LEADERS, ["publish", "share"], 5),

@@ -163,8 +163,9 @@ class Promises:
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
-    def delivered(self, queue: str, number: int, tag: int, now_s: float, latest_ms: int) -> None:
-        """`latest_ms`: the latest that any wall clock has shown. A clock that is set forward makes things due."""
+    def delivered(self, queue: str, number: int, tag: int | None, now_s: float, latest_ms: int) -> None:
+        """`tag`: where it is in the queue, if the protocol tells. `latest_ms`: the latest that any wall clock has
+        shown. A clock that is set forward makes things due."""
         letter = self.letters.get(number)
         if letter is None:
             raise Broken(f"queue {queue} delivers {number}, which nobody has put")
@@ -173,7 +174,7 @@ class Promises:
         expect(not letter.done, f"queue {queue} delivers {number}, which was acknowledged ({letter})")
         early = now_s < letter.not_before_s and latest_ms < letter.not_before_ms
         expect(not early, f"queue {queue} delivers {number} early: at {now_s:.3f} s, {letter}")
-        known = letter.tags.setdefault(queue, tag)
+        known = tag if tag is None else letter.tags.setdefault(queue, tag)
         expect(known == tag, f"queue {queue} has {number} at {known} and at {tag}")
 
     def delivered_together(self, queue: str, priorities: Sequence[int]) -> None:
