@@ -72,7 +72,7 @@ class Amqp:
         self._clients = clients
 
     def jobs(self) -> list[Coroutine[Any, Any, None]]:
-        return [self._again(self._put), self._again(self._take), self._again(self._take)]
+        return [self._again(self._put), self._again(self._take)]
 
     async def _again(self, work: Callable[[Node, _Connection], Coroutine[Any, Any, None]]) -> None:
         """One connection after another, each to the node that leads the queues then."""
@@ -85,7 +85,7 @@ class Amqp:
                     await connection.open()
                     await connection.ask(commands.Confirm.Select())
                     for _ in range(self._clients.rng.choice((3, 10, 30))):
-                        await self._clients._pause(0.1)
+                        await self._clients._pause(0.15)
                         await work(node, connection)
                 finally:
                     connection.close()

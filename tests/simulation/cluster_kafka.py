@@ -240,7 +240,7 @@ class Client:
         producer = await self._producer()
         sequence = 0
         while True:
-            await self._clients._pause(0.1)
+            await self._clients._pause(0.15)
             count = self._clients.rng.choice((1, 1, 3))
             values = [b"i%d:%d" % (producer.producer_id, sequence + one) for one in range(1, count + 1)]
             first = await self._insist(index, producer, sequence, values)
@@ -296,7 +296,7 @@ class Consumer(Client):
 
     async def consume(self) -> None:
         while True:
-            await self._clients._pause(0.05)
+            await self._clients._pause(0.15)
             try:
                 await self._fetch()
             except REFUSED:

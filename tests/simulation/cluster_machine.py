@@ -87,7 +87,7 @@ SETTINGS = {
 }
 OFTEN = patch.multiple(checkpoint, FIRST_BYTES=2_000, SLICE_QUEUES=2)
 """Snapshots of queues, so that logs of shards lose their beginnings, too."""
-BESIDES_SHARE = 0.3
+BESIDES_SHARE = 0.5
 LEASE_S = 3.0
 LIFE_S = 12.0
 STOP_S = 10.0
@@ -107,7 +107,7 @@ WORK: dict[str, Callable[[ClusterMachine], list[Coroutine[Any, Any, None]]]] = {
     "amqp": lambda run: Amqp(run.clients).jobs(),
 }
 BESIDES = ("members", "kafka", "amqp")
-"""Work that some runs have besides the others, by a chance of its own: a seed without it is what it was before."""
+"""Work that some runs have, one of them, by a chance of its own: a seed without it is what it was before."""
 SUCCEEDS = {
     "members": ("members",),
     "kafka": ("kafka_produce", "kafka_fetch"),
@@ -173,9 +173,18 @@ class ClusterMachine:
             chosen.append("queues")
         if not {"publish", "publish_idempotent"} & set(chosen):
             chosen.append("publish_idempotent")
-        chance = random.Random(f"besides {self.seed}")
-        chosen += [name for name in BESIDES if chance.random() < BESIDES_SHARE and besides]
-        return chosen if "queues" in chosen else [name for name in chosen if name != "amqp"]
+        return self._with_another(chosen, random.Random(f"besides {self.seed}")) if besides else chosen
+
+    @staticmethod
+    def _with_another(chosen: list[str], chance: random.Random) -> list[str]:
+        """In the place of one that others do not build on, so that a run costs about the same."""
+        if chance.random() > BESIDES_SHARE:
+            return chosen
+        another = chance.choice([name for name in BESIDES if name != "amqp" or "queues" in chosen])
+        replaceable = [name for name in chosen if name not in ("publish", "publish_idempotent", "queues")]
+        if replaceable:
+            chosen.remove(chance.choice(replaceable))
+        return [*chosen, another]
 
     def run(self, seconds: float = LIFE_S) -> ClusterMachine:
         asyncio.set_event_loop(self.loop)

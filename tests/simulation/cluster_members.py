@@ -65,7 +65,7 @@ class Members:
     async def _belong(self, member: Member) -> None:
         rng = self._clients.rng
         for _ in range(rng.choice((5, 20, 60))):
-            await self._clients._pause(0.15)
+            await self._clients._pause(0.25)
             try:
                 await self._beat(member)
                 for index in sorted(member.positions):
