@@ -142,6 +142,7 @@ def test_a_killed_node_is_shown_and_brought_back_by_its_command(tmp_path: Path) 
 
 
 def test_after_kill_9_of_the_command_the_next_one_takes_over(tmp_path: Path) -> None:
+    need()
     try:
         with up(tmp_path, nodes=1) as cluster:
             left = cluster.node(1)["pid"]
