@@ -194,8 +194,7 @@ class Fire:
         order = sorted(victims)
         self.chance.shuffle(order)
         for victim in order:
-            self._kill(victim)
-            self.killed[victim] += 1
+            self.killed[victim] += self._kill(victim)
         driver_first = self.chance.random() < 0.5
         if "driver" in victims and driver_first:
             self.start_driver()
@@ -205,15 +204,21 @@ class Fire:
         if "driver" in victims and not driver_first:
             self.start_driver()
 
-    def _kill(self, victim: Victim) -> None:
+    def _kill(self, victim: Victim) -> bool:
+        """Whether there was anybody to kill."""
         if victim == "driver":
             self._kill_driver()
         elif victim == "broker":
             self.server.kill()
         else:
-            found = wait_for(self.cluster.executors, "there is an executor", within_s=PATIENCE_S)
+            found = self.cluster.executors()
+            if not found and self._driver is not None:  # they end with their driver
+                found = wait_for(self.cluster.executors, "there is an executor", within_s=PATIENCE_S)
+            if not found:
+                return False
             with contextlib.suppress(psutil.NoSuchProcess):
                 self.chance.choice(found).kill()
+        return True
 
 
 def strikes(count: int, chance: random.Random) -> list[set[Victim]]:
