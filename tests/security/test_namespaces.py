@@ -295,6 +295,36 @@ def test_a_request_from_who_may_not_enter_is_refused(server: Server) -> None:
     assert Http(server, "admin@nowhere")("GET", "/v1/queues", status=404)["error"] == "NotFound"
 
 
+def test_a_header_says_in_which_namespace_a_request_is(server: Server, alice: ws.Client, admin: ws.Client) -> None:
+    queue = unique("q")
+    alice.queue(queue).put("hello")
+    admin.queue(f"lab/{queue}")
+    http = Http(server, "admin")
+    assert http("GET", f"/v1/queues/{queue}", status=404)["error"] == "NotFound"
+    for namespace, ready in (("shop", 1), ("lab", 0)):
+        http.session.headers["Waystation-Namespace"] = namespace
+        assert http("GET", f"/v1/queues/{queue}")["ready"] == ready
+    http.session.headers["Waystation-Namespace"] = "/"
+    assert http("GET", f"/v1/queues/{quote(f'shop/{queue}', safe='')}")["ready"] == 1
+
+
+def test_a_header_lets_nobody_into_a_namespace_that_it_may_not_enter(server: Server) -> None:
+    for user, wanted, status, error in (
+        ("bob", "shop", 403, "NotAllowed"),
+        ("alice", "lab", 403, "NotAllowed"),
+        ("admin", "nowhere", 404, "NotFound"),
+        ("alice", "nowhere", 403, "NotAllowed"),
+    ):
+        http = Http(server, user)
+        http.session.headers["Waystation-Namespace"] = wanted
+        assert http("GET", "/v1/queues", status=status)["error"] == error
+    http = Http(server, "admin", "web")  # which is bound to another one
+    http.session.headers["Waystation-Namespace"] = "lab"
+    assert "'shop', not in 'lab'" in http("GET", "/v1/queues", status=403)["detail"]
+    http.session.headers["Waystation-Namespace"] = "shop"
+    assert http("GET", "/v1/queues")["queues"] is not None
+
+
 # -- by the listener ---------------------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from waystation.errors import NotAllowed
 from waystation.security.authenticator import NODE_MECHANISM, Authenticator, LoginPeer
 from waystation.security.principals import Principal
 from waystation.security.sasl.exchange import Exchange
@@ -57,10 +58,14 @@ class Entrance:
         """Whether AMQP's `guest` may enter."""
         return self.authenticator.guests and not self.required
 
-    def namespace(self, principal: Principal) -> str:
-        """In which a client is that has come in here: the listener's, or its own home. Nodes of a cluster, and who runs
-        in the broker's process, are in none."""
-        return (self.terms.namespace if principal.kind in CLIENTS else "") or principal.namespace
+    def namespace(self, principal: Principal, wanted: str = "") -> str:
+        """In which a client is that has come in here: the listener's, the one that it says it wants, or its own home.
+        Nodes of a cluster, and who runs in the broker's process, are in none. NotAllowed if the listener is bound to
+        another."""
+        bound = self.terms.namespace if principal.kind in CLIENTS else ""
+        if bound and wanted not in ("", bound):
+            raise NotAllowed(f"this listener's clients are in the namespace {bound!r}, not in {wanted[:127]!r}")
+        return bound or wanted or principal.namespace
 
     def mechanisms(self, protocol: str) -> tuple[str, ...]:
         """In the order of preference."""

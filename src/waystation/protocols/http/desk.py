@@ -59,7 +59,8 @@ if TYPE_CHECKING:
 
 logger = event_logger("waystation.http")
 
-
+NAMESPACE = "waystation-namespace"
+"""The header by which a request says in which namespace it is."""
 MOST_DESKS = 1_000
 """Of users who have sent requests; with more, the one that was quiet for longest loses what it has taken."""
 
@@ -149,9 +150,14 @@ class Desk:
             served = api = api.of(principal.inside(bound) if bound else principal)
             route, names = api.find(request.method, parts)
         else:
-            served = own = self.of(principal.inside(self.entrance.namespace(principal)))
+            free = is_free(parts) or is_login(request.method, parts)
+            wanted = "" if free else request.headers.get(NAMESPACE, "")
+            namespace = self.entrance.namespace(principal, wanted)
+            if wanted:  # before there is a desk for it: those are few
+                self.of(principal.inside(DEFAULT)).access.namespaces.check_entry(wanted)
+            served = own = self.of(principal.inside(namespace))
             route, names = self._router.find(request.method, parts)
-            if not (is_free(parts) or is_login(request.method, parts)):
+            if not free:
                 own.check_entry()
             spoken = own.spoken
         hosts = self.broker.settings.text("waystation.http.hosts")
