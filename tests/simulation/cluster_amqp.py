@@ -16,7 +16,7 @@ from pamqp import commands
 
 from tests.protocols.amqp.kit import method, publish
 from tests.simulation.amqp_machine import SimConnection
-from tests.simulation.cluster_clients import REFUSED, Clients
+from tests.simulation.cluster_clients import REFUSED, Clients, epoch_at
 from tests.simulation.cluster_promises import Letter
 from tests.simulation.cluster_world import Lost, Node
 from tests.simulation.promises import Broken
@@ -29,7 +29,8 @@ KNOWN_ERRORS = frozenset({320, 404, 405, 406, 541})
 
 
 class _Connection(SimConnection):
-    """To one process: what is sent arrives there in its order, while it lives and is not paused."""
+    """To one process: what is sent arrives there in its order, while it lives and is not paused. `epoch`: the queues'
+    leader epoch that the process knew of when what was sent last arrived; it answers a Basic.Get at once."""
 
     def __init__(self, node: Node) -> None:
         broker = node.broker
@@ -38,6 +39,7 @@ class _Connection(SimConnection):
         self._node, self._life = node, node.life
         self._context = node.context.copy()
         self._loop = asyncio.get_running_loop()
+        self.epoch = -1
         self._context.run(super().__init__, broker, f"client of node {node.id}")
 
     def send(self, data: bytes) -> None:
@@ -51,6 +53,7 @@ class _Connection(SimConnection):
 
     def _do(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
         if self._node.life == self._life and self._node.broker is not None:
+            self.epoch = epoch_at(self._node.broker, QUEUES_TOPIC)
             work(*args)
 
     async def next(self) -> object:
@@ -119,7 +122,7 @@ class Amqp:
         await connection.next()
         body = await connection.next()
         number = int(body.value)  # type: ignore[attr-defined]
-        clients._delivered(node, QUEUE, number, None)
+        clients.delivered(QUEUE, number, None, connection.epoch)
         if clients.rng.random() < 0.2:
             await clients._pause(1.0)
         letter, tag = clients.promises.letters[number], got.delivery_tag or 0
@@ -128,7 +131,7 @@ class Amqp:
             letter.ending = True
             connection.send(method(commands.Basic.Ack(tag), 1))
             await self._publish(connection)
-            letter.done = True
+            letter.done, letter.done_in = True, connection.epoch
             clients._succeeded("amqp_take")
         elif what != "forget":
             connection.send(method(commands.Basic.Reject(tag, what == "requeue"), 1))

@@ -3,9 +3,10 @@
 Each kind of work is a coroutine that goes on until it is cancelled. A client asks a node that says of itself that it
 leads what is wanted, which may be one that was deposed and has not heard of it. Any answer may be an error and any
 answer may be missing; then what was asked for may have been done or not. A leader that was deposed and cannot know it
-may deliver what has been acked elsewhere meanwhile: no clock is trusted, so nothing could keep it from that. What must
-not happen, whatever fails, is said
-by `Promises`, and for single answers here: an idempotent producer never hears that its numbers do not follow.
+may deliver what has been acked elsewhere meanwhile: no clock is trusted, so nothing could keep it from that. What it
+could know is told by the epoch in which it answered, which is noted there and then: it may learn of its end before its
+answer arrives. What must not happen, whatever fails, is said by `Promises`, and for single answers here: an idempotent
+producer never hears that its numbers do not follow.
 
 - `publish`: values to a topic, each sent once; `publish_idempotent`: sent until it is acknowledged.
 - `process`: reads partition 0, and writes what it makes of it to partition 1, with the offsets that it has consumed in
@@ -23,6 +24,7 @@ import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from tests.simulation.cluster_promises import Attempt, Letter, Place, Promises
 from tests.simulation.cluster_world import Lost, Node
@@ -159,12 +161,13 @@ class Clients:
         """A real client knows the epoch of the leader that answered last, and does not go back to an earlier one. Here
         it may: what such a node says of numbers is old, and counts as no answer."""
         node = self.leader(TOPIC, index)
-        try:
-            return await node.ask(lambda broker: _produce(broker, index, producer, sequence, values, transactional_id))
-        except (OutOfOrderSequence, UnknownProducer) as error:
-            if self._is_deposed(node, (TOPIC, index)):
-                raise Lost("it was deposed, and does not know it") from error
-            raise
+        answer = await node.ask(lambda broker: _produce(broker, index, producer, sequence, values, transactional_id))
+        if not isinstance(answer, _Misnumbered):
+            return answer
+        self.look_at_leaders()
+        if answer.epoch < self.promises.newest.get((TOPIC, index), -1):
+            raise Lost("it was deposed, and did not know it") from answer.error
+        raise answer.error
 
     # -- groups -------------------------------------------------------------------------------------------------------
 
@@ -285,7 +288,7 @@ class Clients:
                 node = self.leader(QUEUES_TOPIC)
                 letter.not_before_s = self.time.seconds + delay_ms / 1000 / node.clock.rate
                 letter.not_before_ms = node.clock.now_ms() + delay_ms
-                await node.ask(lambda broker, queue=queue, message=message: _put(broker, queue, message))  # type: ignore[misc]
+                await node.ask(lambda broker, queue=queue, message=message: put(broker, queue, message))  # type: ignore[misc]
             except REFUSED:
                 continue
             letter.stored = True
@@ -298,54 +301,49 @@ class Clients:
             try:
                 node = self.leader(QUEUES_TOPIC)
                 broker = node.broker
-                getter = await node.ask(lambda broker: _getter(broker, queue))
+                consumer = await node.ask(lambda broker: open_consumer(broker, queue))
                 for _ in range(self.rng.choice((1, 3, 8))):
-                    await self._take_some(node, broker, getter)
-                await node.ask(lambda _, getter=getter: _leave(getter))  # type: ignore[misc]
+                    await self._take_some(node, broker, consumer)
+                await node.ask(lambda _, consumer=consumer: _leave(consumer.getter))  # type: ignore[misc]
             except REFUSED:
                 continue
 
-    async def _take_some(self, node: Node, broker: Broker | None, getter: Getter) -> None:
-        queue = getter.queue.name
-        taken = await _same(node, broker).ask(lambda _: getter.get(self.rng.choice((1, 2)), 300))
-        for one in taken:
-            self._delivered(node, queue, int(one.message.payload), one.tag)
-        self.promises.delivered_together(queue, [one.message.priority for one in taken])
+    async def _take_some(self, node: Node, broker: Broker | None, consumer: Consumer) -> None:
+        taken = await self.get(_same(node, broker), consumer, self.rng.choice((1, 2)))
+        self.promises.delivered_together(consumer.queue, [one.message.priority for one in taken])
         if taken and self.rng.random() < 0.3:
             await self._pause(0.5)  # the visibility timeout may run out
         for one in taken:
             verdict = self.rng.choices((Verdict.ACK, Verdict.REJECT, Verdict.RELEASE, None), (60, 15, 10, 15))[0]
             if verdict is not None:
-                await self._settle(node, broker, getter, one, verdict)
+                await self.settle(node, broker, consumer, one, verdict)
 
-    def _delivered(self, node: Node, queue: str, number: int, tag: int | None) -> None:
-        latest_ms = max(other.clock.highest_ms() for other in self.nodes.values())
-        letter = self.promises.letters.get(number)
-        if letter is not None and letter.done and self._is_deposed(node, (QUEUES_TOPIC, 0)):
-            return
-        self.promises.delivered(queue, number, tag, self.time.seconds, latest_ms)
+    async def get(self, node: Node, consumer: Consumer, count: int) -> list[Delivered]:
+        taken = await node.ask(lambda _: consumer.getter.get(count, 300))
+        for one in taken:
+            self.delivered(consumer.queue, int(one.message.payload), one.tag, consumer.epoch)
+        return taken
 
-    def _is_deposed(self, node: Node, place: Place) -> bool:
-        """Another one leads, and it has not heard of it. What such a node says is old; what it is told is refused."""
-        self.look_at_leaders()
-        epochs = [one.epoch for other, one in self.replicas(place[0]) if other is node and one.index == place[1]]
-        return not epochs or epochs[0] < self.promises.newest.get(place, -1)
+    def delivered(self, queue: str, number: int, tag: int | None, epoch: int) -> None:
+        latest_ms = max(node.clock.highest_ms() for node in self.nodes.values())
+        self.promises.delivered(queue, number, tag, epoch, self.time.seconds, latest_ms)
 
-    async def _settle(
-        self, node: Node, broker: Broker | None, getter: Getter, one: Delivered, verdict: Verdict
+    async def settle(
+        self, node: Node, broker: Broker | None, consumer: Consumer, one: Delivered, verdict: Verdict
     ) -> None:
         letter = self.promises.letters[int(one.message.payload)]
         if verdict is Verdict.ACK:
             letter.ending = True
 
-        async def settle(broker: Broker) -> bool:
-            settled = getter.settle(verdict, [(one.tag, 1)], deliveries=one.deliveries)
+        async def settle(broker: Broker) -> tuple[bool, int]:
+            settled = consumer.getter.settle(verdict, [(one.tag, 1)], deliveries=one.deliveries)
+            epoch = epoch_at(broker, QUEUES_TOPIC)
             await broker.durable(*(() if settled.receipt is None else (settled.receipt,)))
-            return not settled.unknown
+            return not settled.unknown, epoch
 
-        held = await _same(node, broker).ask(settle)
+        held, epoch = await _same(node, broker).ask(settle)
         if held and verdict is Verdict.ACK:
-            letter.done = True
+            letter.done, letter.done_in = True, epoch
             self._succeeded("take")
 
     async def move(self) -> None:
@@ -355,10 +353,9 @@ class Clients:
             try:
                 node = self.leader(QUEUES_TOPIC)
                 broker = node.broker
-                getter = await node.ask(lambda broker: _getter(broker, "before"))
-                taken = await _same(node, broker).ask(lambda _, getter=getter: getter.get(1, 300))  # type: ignore[misc]
-                for one in taken:
-                    self._delivered(node, "before", int(one.message.payload), one.tag)
+                consumer = await node.ask(lambda broker: open_consumer(broker, "before"))
+                getter = consumer.getter
+                for one in await self.get(_same(node, broker), consumer, 1):
                     await _same(node, broker).ask(
                         lambda broker, one=one, getter=getter: _move(broker, getter, one, self.rng.random() < 0.8)  # type: ignore[misc]
                     )
@@ -430,13 +427,35 @@ def _same(node: Node, broker: Broker | None) -> Node:
     return node
 
 
+def epoch_at(broker: Broker, topic: str, index: int = 0) -> int:
+    """The leader epoch of the partition that this node knows of. What it says now is as old as that."""
+    return broker.topics.get(topic).partitions[index].epoch
+
+
 async def _publish(broker: Broker, index: int, value: bytes) -> int:
     published = access(broker).publish_each(TOPIC, [Message(value)], index, promised=True)
     await broker.durable(*published.receipts)
     return published.places[0][2]
 
 
+@dataclass(frozen=True)
+class _Misnumbered:
+    """The answer to a producer whose numbers do not follow, and the epoch of the node that says so."""
+
+    error: OutOfOrderSequence | UnknownProducer
+    epoch: int
+
+
 async def _produce(
+    broker: Broker, index: int, producer: Producer, sequence: int, values: list[bytes], transactional_id: str | None
+) -> int | _Misnumbered:
+    try:
+        return await _produced(broker, index, producer, sequence, values, transactional_id)
+    except (OutOfOrderSequence, UnknownProducer) as error:
+        return _Misnumbered(error, epoch_at(broker, TOPIC, index))
+
+
+async def _produced(
     broker: Broker, index: int, producer: Producer, sequence: int, values: list[bytes], transactional_id: str | None
 ) -> int:
     """As a Kafka produce request is handled."""
@@ -481,12 +500,29 @@ async def _declare(broker: Broker, name: str, settings: QueueSettings) -> None:
     await access(broker).declare_queue(name, settings)
 
 
-async def _put(broker: Broker, queue: str, message: Message) -> None:
+async def put(broker: Broker, queue: str, message: Message) -> None:
     await access(broker).put_durable(queue, [message])
 
 
-async def _getter(broker: Broker, queue: str) -> Getter:
-    return access(broker).getter(queue, "client")
+class Consumer:
+    """`epoch`: of the node's replica of the shard, when the getter was handed what it got last. Noted right there: a
+    node may learn that it was deposed before whoever waits for the messages is told of them."""
+
+    def __init__(self, broker: Broker, queue: str) -> None:
+        self.queue = queue
+        self.getter = access(broker).getter(queue, "client")
+        self.epoch = -1
+        self._broker = broker
+        self._deliver = self.getter._deliver
+        self.getter._deliver = self._note
+
+    def _note(self, messages: list[Delivered]) -> None:
+        self.epoch = epoch_at(self._broker, QUEUES_TOPIC)
+        self._deliver(messages)
+
+
+async def open_consumer(broker: Broker, queue: str) -> Consumer:
+    return Consumer(broker, queue)
 
 
 async def _leave(getter: Getter) -> None:

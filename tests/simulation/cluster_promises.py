@@ -39,6 +39,7 @@ class Letter:
     seen: bool = False  # a consumer had it
     ending: bool = False  # a consumer has asked to end it: by an ack, or by moving it
     done: bool = False  # and was told that it is
+    done_in: int = -1  # the epoch of the leader that wrote so
     tags: dict[str, int] = field(default_factory=dict)  # by queue
 
 
@@ -163,15 +164,17 @@ class Promises:
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
-    def delivered(self, queue: str, number: int, tag: int | None, now_s: float, latest_ms: int) -> None:
-        """`tag`: where it is in the queue, if the protocol tells. `latest_ms`: the latest that any wall clock has
-        shown. A clock that is set forward makes things due."""
+    def delivered(self, queue: str, number: int, tag: int | None, epoch: int, now_s: float, latest_ms: int) -> None:
+        """`tag`: where it is in the queue, if the protocol tells. `epoch`: of the leader that handed it out. Only
+        one that led before the one that wrote down the end of a message may not know of it: every later one has it in
+        its log. `latest_ms`: the latest that any wall clock has shown. A clock that is set forward makes things due."""
         letter = self.letters.get(number)
         if letter is None:
             raise Broken(f"queue {queue} delivers {number}, which nobody has put")
         self.deliveries += 1
         letter.seen = True
-        expect(not letter.done, f"queue {queue} delivers {number}, which was acknowledged ({letter})")
+        missed = epoch < letter.done_in
+        expect(not letter.done or missed, f"queue {queue} delivers {number} in epoch {epoch}, after its ack: {letter}")
         early = now_s < letter.not_before_s and latest_ms < letter.not_before_ms
         expect(not early, f"queue {queue} delivers {number} early: at {now_s:.3f} s, {letter}")
         known = tag if tag is None else letter.tags.setdefault(queue, tag)
