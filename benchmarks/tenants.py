@@ -22,6 +22,8 @@ from benchmarks.peers import Waystation, run_waystation
 from benchmarks.plan import FULL, Plan
 
 ALONE_S, BESIDE_S = 2.0, 3.0
+SMALLEST_SCALE = 0.2
+"""The flood has a low priority: in a shorter time it gets no turn on a busy machine."""
 CONNECTIONS = 4
 FLOODED = "flood"
 READY_MESSAGES = 1_000_000
@@ -68,7 +70,7 @@ class Tenants:
     def __init__(self, plan: Plan, work: Path, report: figures.Report, only: str = "") -> None:
         """`only`: part of the names of the floods that are wanted; all of them without it."""
         self._work, self._report = work, report
-        self._scale = min(1.0, plan.measure_s / FULL.measure_s)
+        self._scale = min(1.0, max(SMALLEST_SCALE, plan.measure_s / FULL.measure_s))
         self._floods = {name: known for name, known in FLOODS.items() if only.lower() in name.lower()}
 
     def run(self, peer: Waystation) -> None:

@@ -36,6 +36,7 @@ def test_a_key_is_made_shown_once_and_revoked(visitor: Visitor, server: Server) 
     who = requests.get(f"{address}/v1/whoami", headers={"authorization": f"Bearer {secret}"}, timeout=20).json()
     assert who["user"] == user
     told.get_by_role("button", name="Close").click()
+    expect(told).to_have_count(0)
     row = row_of(page, "API keys", user)
     expect(row).to_contain_text("read-only")
     expect(row).to_contain_text("for a test")
