@@ -14,7 +14,7 @@ from waystation.admin.views.view_delayed import (
     DelayedQuery,
     cancel_delayed,
     delayed_view,
-    first_parked,
+    first_delayed,
     waiting_for_topics,
 )
 from waystation.errors import NotFound
@@ -28,7 +28,7 @@ def read_all(ledger: Ledger, count: int) -> list[DelayedPlace]:
     async def work() -> list[DelayedPlace]:
         found: list[DelayedPlace] = []
         after: DelayedPlace = (0, -1)
-        while page := await first_parked(ledger, after, count):
+        while page := await first_delayed(ledger, after, count):
             assert len(page) <= count
             found += page
             after = page[-1]
@@ -54,15 +54,15 @@ def test_pages_are_complete_and_in_order_over_any_horizon(horizon_ms: int) -> No
             del waits[entry]
         else:
             waits[entry] = now + 1 + random.randrange(horizon_ms)
-            ledger.park(entry, waits[entry])
+            ledger.delay(entry, waits[entry])
     for step in range(3):
         wanted = sorted((due, entry) for entry, due in waits.items())
         assert read_all(ledger, 5_000) == wanted
-        assert asyncio.run(first_parked(ledger, (0, -1), 7)) == wanted[:7]
+        assert asyncio.run(first_delayed(ledger, (0, -1), 7)) == wanted[:7]
         if wanted:
             middle = wanted[len(wanted) // 2]
             behind = [place for place in wanted if place > middle]
-            assert asyncio.run(first_parked(ledger, middle, 100)) == behind[:100]
+            assert asyncio.run(first_delayed(ledger, middle, 100)) == behind[:100]
         now += horizon_ms // 7 * (step + 1)
         ledger.lapse(now)
         waits = {entry: due for entry, due in waits.items() if due > now}

@@ -66,7 +66,7 @@ class Doors:
         return self.lines.lines.queue(unique("q"), **settings)
 
     def await_counts(self, queue: str, counts: tuple[int, int, int]) -> None:
-        """Waits until so many are ready, parked and held."""
+        """Waits until so many are ready, delayed and in flight."""
         wait_for(lambda: self.lines.lines.counts(queue) == counts, f"{queue} has {counts}")
 
     def readings(self, column: str, topics: Sequence[str], count: int) -> list[list[Seen]]:

@@ -37,7 +37,7 @@ from waystation.queues.queues import Queues
 from waystation.queues.shard import checkpoint, shard_log, shards, snapshot, upkeep
 from waystation.queues.shard import dispatcher as pump
 from waystation.queues.shard import shard as shard_module
-from waystation.queues.shard.commands import Bury, Command, Done, Enqueue, Park, Stored, changes_of
+from waystation.queues.shard.commands import Bury, Command, Delay, Done, Enqueue, Stored, changes_of
 from waystation.queues.shard.delivery_notes import DeliveryNotes
 from waystation.queues.shard.open_transactions import OpenTransactions
 from waystation.queues.shard.publish import make_blocks
@@ -186,7 +186,7 @@ def test_a_shard_that_does_not_write_its_verdicts_is_caught(monkeypatch: pytest.
     def forgetful(
         self: ShardLog, wanted: Sequence[Command], producer: tuple[int, int] | None = None, *, done: bool = False
     ) -> Written:
-        kept = [command for command in wanted if not isinstance(command, Done | Park | Bury)]
+        kept = [command for command in wanted if not isinstance(command, Done | Delay | Bury)]
         return write(self, kept, producer, done=done)  # the deliberate bug
 
     monkeypatch.setattr(ShardLog, "write", forgetful)

@@ -74,7 +74,7 @@ def of_queue(queue: Queue) -> dict[str, Any]:
     if queue.ledger is not None and queue.places is not None:
         for state, first, count in queue.ledger.alive_runs():
             for entry in range(first, first + count):
-                waits = State.READY if state is State.PARKED else state
+                waits = State.READY if state is State.DELAYED else state
                 messages[entry] = (waits.name, queue.ledger.deliveries_of(entry), queue.places.find(entry))
     return {
         "id": queue.id,

@@ -51,7 +51,7 @@ class Census:
 
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
-        self.ready = self.parked = self.held = 0
+        self.ready = self.delayed = self.held = 0
         self.own_topics = self.partitions = self.topic_messages = self.data_bytes = self.subscriptions = 0
         self.troubled = False  # some log has failed, or waits for room
         self._topics: dict[Topic, _Seen] = {}
@@ -88,7 +88,7 @@ class Census:
 
     async def _fold_shard(self, shard: Shard, notes: Notes, grown: Counts) -> None:
         async for part in _slices(notes.items()):
-            ready = parked = held = 0
+            ready = delayed = held = 0
             for queue, before in part:
                 # Who changes it from now on notes it again, so this is where the next difference begins.
                 after = usage_of(queue)
@@ -100,22 +100,22 @@ class Census:
                 changed = list(map(sub, after, before))
                 if shard.queues.get(queue.id) is queue:
                     ready += changed[4]
-                    parked += changed[5]
+                    delayed += changed[5]
                     held += changed[6]
                 else:
                     ready -= before[4]
-                    parked -= before[5]
+                    delayed -= before[5]
                     held -= before[6]
                 counts = changed[:GROWING]
                 if any(counts):
                     grown[name] = counts
             self.ready += ready
-            self.parked += parked
+            self.delayed += delayed
             self.held += held
 
     async def _count_queues(self) -> None:
         """All of them. What changes before it is counted is counted so; what changes afterwards is noted."""
-        ready = parked = held = 0
+        ready = delayed = held = 0
         for shard in self._broker.shards:
             for queue in list(shard.notes or ()):
                 if shard.queues.get(queue.id) is not queue:
@@ -127,10 +127,10 @@ class Census:
                     if not queue.name.startswith(INTERNAL_PREFIX):
                         levels = levels_of(usage)
                         ready += levels[0]
-                        parked += levels[1]
+                        delayed += levels[1]
                         held += levels[2]
                     _begin_with(shard, queue, usage)
-        self.ready, self.parked, self.held = ready, parked, held
+        self.ready, self.delayed, self.held = ready, delayed, held
 
     # -- topics -----------------------------------------------------------------------------------------------------
 

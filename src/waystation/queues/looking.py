@@ -19,9 +19,9 @@ from waystation.queues.shard.shard import Shard
 
 logger = event_logger("waystation.queues")
 
-STATES = {State.READY: "ready", State.PARKED: "parked", State.HELD: "held", State.LEAVING: "leaving"}
+STATES = {State.READY: "ready", State.DELAYED: "parked", State.HELD: "held", State.LEAVING: "leaving"}
 SEARCHED = 10_000
-"""Among more parked messages, nobody looks for the time until which one is that was tried before."""
+"""Among more delayed messages, nobody looks for the time until which one is that was tried before."""
 MAX_TAG_DIGITS = 18
 PEEKED_BYTES = 8 * 1024 * 1024
 
@@ -32,7 +32,7 @@ def info_of(shard: Shard, queue: Queue) -> QueueInfo:
     info.consumers = len(queue.feeds or ())
     ledger = queue.ledger
     if ledger is not None:
-        info.ready, info.parked, info.held, info.bytes = ledger.ready, ledger.parked, ledger.in_flight, queue.bytes
+        info.ready, info.parked, info.held, info.bytes = ledger.ready, ledger.delayed, ledger.in_flight, queue.bytes
         for _, first, _ in ledger.alive_runs():
             info.oldest_ms = _taken_ms(shard, queue, first)
             break
@@ -90,10 +90,10 @@ def peeked_at(shard: Shard, queue: Queue, entry: int) -> Peeked | None:
     taken_ms, message = read
     state = ledger.state_of(entry)
     ready_at_ms: int | None = None
-    if state is State.PARKED:
+    if state is State.DELAYED:
         ready_at_ms = message.ready_at_ms(taken_ms)
         if ready_at_ms is None or ready_at_ms <= shard.world.clock.now_ms():  # it was tried before, and waits again
-            ready_at_ms = ledger.ready_at(entry) if ledger.parked <= SEARCHED else None
+            ready_at_ms = ledger.ready_at(entry) if ledger.delayed <= SEARCHED else None
     delivered = Delivered(entry, ledger.deliveries_of(entry), taken_ms, message, queue.name)
     return Peeked(STATES[state], ready_at_ms, delivered)
 

@@ -179,7 +179,7 @@ class Queues:
                 total["acked"] += queue.acked
             if ledger is not None:
                 total["ready"] += ledger.ready
-                total["parked"] += ledger.parked
+                total["parked"] += ledger.delayed
                 total["held"] += ledger.in_flight
         return total
 
@@ -480,7 +480,7 @@ class Queues:
         """Takes out a message that nobody holds; False if there is none."""
         check_not_internal(name)
         for shard, queue, entry in self._with_id(message_id, name):
-            if queue.open_ledger().state_of(entry) in (State.READY, State.PARKED):
+            if queue.open_ledger().state_of(entry) in (State.READY, State.DELAYED):
                 await self._durability.wait(shard.end(queue, [(entry, 1)]))
                 return True
         return False
@@ -509,7 +509,7 @@ def _waiting(queue: Queue, seen: int, last: int) -> tuple[list[Run], int]:
         if first > last:
             break
         count = min(count, last + 1 - first)
-        if state in (State.READY, State.PARKED):
+        if state in (State.READY, State.DELAYED):
             add_run(runs, first, count)
         seen = first + count - 1
         if count_of(runs) >= PURGED_AT_ONCE:

@@ -131,7 +131,7 @@ class JsonLines:
         return self.ask("settle", consumer=message["consumer"], tags=[message["tag"]], verdict=verdict, **fields)
 
     def counts(self, queue: str) -> tuple[int, int, int]:
-        """(ready, parked, held)."""
+        """(ready, delayed, in flight)."""
         info = self.ask("describe_queue", queue=queue)
         return info["ready"], info["parked"], info["held"]
 

@@ -14,7 +14,7 @@ from tests.support.waiting import wait_for
 
 
 def _wait_until(lines: JsonLines, queue: str, counts: tuple[int, int, int]) -> None:
-    wait_for(lambda: lines.counts(queue) == counts, f"{queue} has {counts} messages ready, parked and held")
+    wait_for(lambda: lines.counts(queue) == counts, f"{queue} has {counts} messages ready, delayed and in flight")
 
 
 # -- Q1 ----------------------------------------------------------------------------------------------------------------

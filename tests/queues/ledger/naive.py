@@ -61,7 +61,7 @@ class Naive:
 
     def next_event(self) -> int | None:
         times = [entry.expires_at for entry in self.entries.values() if entry.expires_at is not None]
-        times += [entry.due_at or 0 for entry in self.entries.values() if entry.state is State.PARKED]
+        times += [entry.due_at or 0 for entry in self.entries.values() if entry.state is State.DELAYED]
         return min(times, default=None)
 
     def next_late(self) -> int | None:
@@ -106,7 +106,7 @@ class Naive:
                 self.die(entry)
                 came.exhausted.add(entry.id)
                 continue
-            entry.state, entry.due_at = (State.READY, None) if until is None else (State.PARKED, until)
+            entry.state, entry.due_at = (State.READY, None) if until is None else (State.DELAYED, until)
             came.returned.add(entry.id)
         return came
 
@@ -116,12 +116,12 @@ class Naive:
         for entry in list(self.entries.values()):
             if entry.expires_at is not None and entry.expires_at <= now:
                 entry.expires_at = None
-                if entry.state in (State.READY, State.PARKED):
+                if entry.state in (State.READY, State.DELAYED):
                     self.die(entry)
                     expired.add(entry.id)
                 else:
                     entry.overdue = True
-        due = [e for e in self.entries.values() if e.state is State.PARKED and (e.due_at or 0) <= now]
+        due = [e for e in self.entries.values() if e.state is State.DELAYED and (e.due_at or 0) <= now]
         for entry in due:
             entry.state = State.READY
         return expired, {entry.id for entry in due}

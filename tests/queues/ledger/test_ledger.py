@@ -188,7 +188,7 @@ def test_to_acquire_one_must_be_attached() -> None:
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_parked_entry_is_never_early() -> None:
+def test_a_delayed_entry_is_never_early() -> None:
     ledger = queue_of(0)
     ledger.admit(0, deliver_at_ms=START + 5_000)
     assert (ledger.ready_at(0), ledger.next_ms()) == (START + 5_000, START + 5_000)
@@ -198,13 +198,13 @@ def test_a_parked_entry_is_never_early() -> None:
     assert acquire(ledger, "c", 1, START + 5_000) == [(0, 1, 1)]
 
 
-def test_an_entry_parked_again_waits_for_its_last_time_only() -> None:
+def test_an_entry_delayed_again_waits_for_its_last_time_only() -> None:
     ledger = Ledger()
     ledger.admit_run(0, 3, deliver_at_ms=START + 1_000)
-    ledger.park(0, START + 9_000)
-    ledger.park(1, START + 500)
+    ledger.delay(0, START + 9_000)
+    ledger.delay(1, START + 500)
     assert ledger.lapse(START + 1_000).ready == [(1, 2)]
-    ledger.park(1, START + 20_000)
+    ledger.delay(1, START + 20_000)
     assert ledger.lapse(START + 10_000).ready == [(0, 1)]
     assert ledger.lapse(START + 20_000).ready == [(1, 1)]
 
@@ -279,7 +279,7 @@ def test_a_purge_leaves_what_someone_has() -> None:
     acquire(ledger, "c", 4)
     ledger.reserve("c", [(1, 1)])
     assert ledger.purge() == [(4, 7)]
-    assert (ledger.held, ledger.leaving, ledger.ready, ledger.parked) == (3, 1, 0, 0)
+    assert (ledger.held, ledger.leaving, ledger.ready, ledger.delayed) == (3, 1, 0, 0)
     assert not ledger.cancel(0)
 
 
@@ -314,7 +314,7 @@ def test_after_a_restart_nothing_is_held_and_everything_else_is_as_it_was() -> N
     ledger.reject("c", [(1, 1)])
     stored = msgspec.msgpack.encode(ledger.dump())
     again = Ledger.load(msgspec.msgpack.decode(stored, type=LedgerState), keeps_dead=True)
-    assert (again.ready, again.parked, again.held, again.leaving) == (4, 1, 0, 1)
+    assert (again.ready, again.delayed, again.held, again.leaving) == (4, 1, 0, 1)
     assert (again.newest, again.consumers, again.ready_at(5)) == (5, 0, START + 70_000)
     again.attach("c")
     assert acquire(again, "c", 9) == [(0, 1, 2), (2, 1, 2), (3, 2, 1)]
@@ -336,7 +336,7 @@ def test_ids_that_do_not_ascend_are_refused(run: Run) -> None:
 
 
 def test_the_moves_can_be_printed_and_every_state_can_end() -> None:
-    assert "HELD    release later  PARKED" in moves_table()
+    assert "HELD    release later  DELAYED" in moves_table()
     assert {state for state, verb in MOVES if verb == "finish"} == set(State) - {State.DONE}
 
 
@@ -412,16 +412,16 @@ def test_a_backlog_of_mixed_priorities_costs_no_more() -> None:
 
 
 @pytest.mark.parametrize(("horizon_ms", "limit"), [(60_000, 12), (3_600_000, 12), (365 * 86_400_000, 40)])
-def test_parked_entries_cost_little_over_any_horizon(horizon_ms: int, limit: int) -> None:
+def test_delayed_entries_cost_little_over_any_horizon(horizon_ms: int, limit: int) -> None:
     count = 50_000
 
-    def parked() -> Ledger:
+    def delayed() -> Ledger:
         ledger = Ledger()
         for entry in range(count):
             ledger.admit(entry, deliver_at_ms=START + entry * 7_919 % count * horizon_ms // count)
         return ledger
 
-    assert bytes_of(parked) / count < limit
+    assert bytes_of(delayed) / count < limit
 
 
 def test_a_hold_costs_the_same_for_one_entry_as_for_hundreds() -> None:

@@ -63,7 +63,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self.model.entries[entry] = Entry(
                 entry,
                 fields.get("priority") or 0,
-                State.READY if due_at is None else State.PARKED,
+                State.READY if due_at is None else State.DELAYED,
                 due_at,
                 fields.get("expires_at"),
                 fields.get("deliveries") or 0,
@@ -197,7 +197,7 @@ class LedgerMachine(RuleBasedStateMachine):
             until = self.now + data.draw(DELAYS)
             assert ids_of(self.ledger.postpone(consumer, runs, until)) == {entry.id for entry in held}
             for entry in held:
-                entry.state, entry.holder, entry.due_at = State.PARKED, None, until
+                entry.state, entry.holder, entry.due_at = State.DELAYED, None, until
                 entry.deliveries -= 1
                 self.model.back_by_other_ways(entry)
             return
@@ -234,7 +234,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         verb=st.sampled_from(
-            ["cancel", "drop_oldest", "take_out", "claim", "claim_these", "finish", "note_delivered", "park"]
+            ["cancel", "drop_oldest", "take_out", "claim", "claim_these", "finish", "note_delivered", "delay"]
         ),
     )
     def elsewhere(self, data: st.DataObject, verb: str) -> None:
@@ -254,14 +254,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def cancel(self, data: st.DataObject) -> None:
         entry = self._some_entry(data)
-        waits = entry.state in (State.READY, State.PARKED)
+        waits = entry.state in (State.READY, State.DELAYED)
         assert self.ledger.cancel(entry.id) == waits
         assert not self.ledger.cancel(self.next_id)
         if waits:
             self.model.end(entry)
 
     def purge(self, _: st.DataObject) -> None:
-        waiting = [e for e in self.model.entries.values() if e.state in (State.READY, State.PARKED)]
+        waiting = [e for e in self.model.entries.values() if e.state in (State.READY, State.DELAYED)]
         purged = self.ledger.purge()
         assert is_tidy(purged)
         assert ids_of(purged) == {entry.id for entry in waiting}
@@ -286,7 +286,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def claim_these(self, data: st.DataObject) -> None:
         runs = self._some_runs(data, list(self.model.entries.values()))
-        waiting = [entry for entry in self.model.some(runs) if entry.state in (State.READY, State.PARKED)]
+        waiting = [entry for entry in self.model.some(runs) if entry.state in (State.READY, State.DELAYED)]
         self._claimed(self.ledger.claim_these(runs), waiting)
 
     def _claimed(self, claimed: list[Run], expected: list[Entry]) -> None:
@@ -332,13 +332,13 @@ class LedgerMachine(RuleBasedStateMachine):
             for entry in self.model.some([run]):
                 entry.deliveries += 1
 
-    def park(self, data: st.DataObject) -> None:
+    def delay(self, data: st.DataObject) -> None:
         entry = self._some_entry(data)
         until = self.now + data.draw(DELAYS)
-        self.ledger.park(entry.id, until)
-        self.ledger.park(self.next_id, until)
+        self.ledger.delay(entry.id, until)
+        self.ledger.delay(self.next_id, until)
         if entry.state is not State.LEAVING:
-            entry.state, entry.holder, entry.due_at = State.PARKED, None, until
+            entry.state, entry.holder, entry.due_at = State.DELAYED, None, until
             self.model.back_by_other_ways(entry)
 
     def restart(self, data: st.DataObject) -> None:
@@ -428,8 +428,8 @@ class LedgerMachine(RuleBasedStateMachine):
             assert ledger.state_of(entry.id) is entry.state
             assert ledger.deliveries_of(entry.id) == entry.deliveries
             if len(entries) < 100:  # it searches
-                assert ledger.ready_at(entry.id) == (entry.due_at if entry.state is State.PARKED else None)
-        counts = (ledger.ready, ledger.parked, ledger.held, ledger.leaving)
+                assert ledger.ready_at(entry.id) == (entry.due_at if entry.state is State.DELAYED else None)
+        counts = (ledger.ready, ledger.delayed, ledger.held, ledger.leaving)
         assert counts == tuple(by_state[state] for state in State if state)
         assert len(ledger) == len(entries)
         assert ledger.newest == self.next_id - 1
@@ -442,11 +442,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_waits_is_found_with_its_time(self) -> None:
-        end, parts = self.ledger.parked_from(0, 10**9)
+        end, parts = self.ledger.delayed_from(0, 10**9)
         assert end is None
         rows = {part.time_and_row(number) for part in parts for number in part.rows}
-        found = {(when_ms, entry) for when_ms, entry in rows if self.ledger.is_parked_until(entry, when_ms)}
-        assert found == {(e.due_at, e.id) for e in self.model.entries.values() if e.state is State.PARKED}
+        found = {(when_ms, entry) for when_ms, entry in rows if self.ledger.is_delayed_until(entry, when_ms)}
+        assert found == {(e.due_at, e.id) for e in self.model.entries.values() if e.state is State.DELAYED}
 
     @invariant()
     def what_is_alive_is_found(self) -> None:

@@ -55,4 +55,4 @@ def _fill(broker: ManagedBroker, name: str) -> QueueFill:
     ledger = None if found is None else found[1].ledger
     if ledger is None:
         return QueueFill(name, 0, 0, 0)
-    return QueueFill(name, ledger.ready, ledger.parked, ledger.in_flight)
+    return QueueFill(name, ledger.ready, ledger.delayed, ledger.in_flight)

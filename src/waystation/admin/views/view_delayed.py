@@ -114,7 +114,7 @@ def waiting_for_topics(broker: ManagedBroker) -> int:
     if place is None:
         return 0
     ledger = place[1].ledger
-    return 0 if ledger is None else ledger.parked
+    return 0 if ledger is None else ledger.delayed
 
 
 # -- which queues ------------------------------------------------------------------------------------------------------
@@ -126,8 +126,8 @@ async def _queues(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
     for at in range(0, len(names), STEP):
         for queue in broker.queues.those(names[at : at + STEP]):
             ledger = queue.ledger
-            if ledger is not None and ledger.parked:
-                waiting[queue.name] = ledger.parked
+            if ledger is not None and ledger.delayed:
+                waiting[queue.name] = ledger.delayed
         await asyncio.sleep(0)
     page = await page_of(list(waiting), "", query.after or None, query.limit)
     found = [DelayedQueue(name, waiting[name]) for name in page.names]
@@ -142,21 +142,21 @@ async def _of_queue(broker: ManagedBroker, shard: Shard, queue: Queue, query: De
     ledger = queue.ledger
     if ledger is None:
         return DelayedList([], [], 0, None, 0)
-    places = await first_parked(ledger, _read_after(query.after), query.limit + 1)
+    places = await first_delayed(ledger, _read_after(query.after), query.limit + 1)
     shown = await _opened(broker, shard, queue, places[: query.limit])
     for one in shown:
         one.queue = queue.name
     more = len(places) > query.limit
-    return DelayedList(shown, [], 0, _written(places[query.limit - 1]) if more else None, ledger.parked)
+    return DelayedList(shown, [], 0, _written(places[query.limit - 1]) if more else None, ledger.delayed)
 
 
-async def first_parked(ledger: Ledger, after: DelayedPlace, count: int) -> list[DelayedPlace]:
-    """The first `count` that are parked, behind a place, in order. In slices: others have their turn in between."""
+async def first_delayed(ledger: Ledger, after: DelayedPlace, count: int) -> list[DelayedPlace]:
+    """The first `count` that are delayed, behind a place, in order. In slices: others have their turn in between."""
     best: list[int] = []
     from_ms: int | None = after[0]
     enough = 2 * count + SPARE
     while from_ms is not None and len(best) < count:
-        from_ms, parts = ledger.parked_from(from_ms, enough)
+        from_ms, parts = ledger.delayed_from(from_ms, enough)
         enough *= 2
         some: list[int] = []
         for part in parts:
@@ -181,12 +181,12 @@ def _candidates(part: Part, at: int, after: DelayedPlace, before: DelayedPlace |
 
 
 def _merged(ledger: Ledger, best: list[int], some: list[int], count: int) -> list[int]:
-    """The first of those that are known and of some others. Rows may be stale, and what was parked again until the same
-    time has two."""
+    """The first of those that are known and of some others. Rows may be stale, and what was delayed again until the
+    same time has two."""
     found: list[int] = []
     for number in sorted(set(some)):
         when_ms, entry = _place(number)
-        if ledger.is_parked_until(entry, when_ms):
+        if ledger.is_delayed_until(entry, when_ms):
             found.append(number)
             if len(found) == count:
                 break
@@ -247,7 +247,7 @@ async def _to_topics(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
     step = query.limit if all_of_them else max(query.limit, AT_ONCE)
     after, looked, more = _read_after(query.after), 0, True
     while more and len(shown) < query.limit and looked < LOOKED_AT and pace.elapsed_s < MAX_WORK_S:
-        places = await first_parked(ledger, after, step + 1)
+        places = await first_delayed(ledger, after, step + 1)
         more = len(places) > step
         opened = await _opened(broker, shard, queue, places[:step])
         wanted = [one for one in opened if _is_wanted(one.topic, query)]
@@ -282,7 +282,7 @@ async def cancel_delayed(broker: ManagedBroker, topic: str, message_id: str) -> 
         target = target_of(shard.message_at(queue, entry)[1])
         if target is None or target[0] != topic:
             continue
-        if queue.open_ledger().state_of(entry) in (State.READY, State.PARKED):
+        if queue.open_ledger().state_of(entry) in (State.READY, State.DELAYED):
             await broker.durability.wait(shard.end(queue, [(entry, 1)]))
             return
         held = True

@@ -145,7 +145,7 @@ def _totals(broker: ManagedBroker) -> TotalsOut:
         len(broker.groups.names()) + len(broker.shared.names()),
         census.subscriptions,
         census.ready,
-        census.parked,
+        census.delayed,
         census.held,
         census.topic_messages,
         len(broker.pipelines_seen.states_now()),

@@ -149,7 +149,7 @@ class Queue:
         return await admin.describe_queue(self._core, self.name)
 
     # threads: def __len__(self) -> int:
-    # threads:     """How many messages it has: ready, parked and held."""
+    # threads:     """How many messages it has: ready, delayed and in flight."""
     # threads:     info = self.describe()
     # threads:     return info.ready + info.parked + info.held
 

@@ -78,10 +78,10 @@ def _ordinary(api: Management, access: Access, full: str, queue: QueueFigures, b
     shown["operator_policy"] = None
     shown["consumers"] = queue.consumers
     shown["message_bytes"] = queue.bytes
-    ready, parked, held = queue.ready, queue.parked, queue.held
-    if parked:
-        shown["messages_delayed"] = parked
-    counts = {"messages": ready + parked + held, "messages_ready": ready, "messages_unacknowledged": held}
+    ready, delayed, held = queue.ready, queue.delayed, queue.held
+    if delayed:
+        shown["messages_delayed"] = delayed
+    counts = {"messages": ready + delayed + held, "messages_ready": ready, "messages_unacknowledged": held}
     shown |= api.rates.details(("queue", full), counts)
     if queue.put or queue.delivered:
         counts = {"publish": queue.put, "deliver_get": queue.delivered, "ack": queue.acked}

@@ -22,10 +22,11 @@ AT_ONCE = 1_000
 class Total:
     """What the queues of a virtual host have together."""
 
-    __slots__ = ("acked", "consumers", "delivered", "held", "parked", "put", "queues", "ready")
+    __slots__ = ("acked", "consumers", "delayed", "delivered", "held", "put", "queues", "ready")
 
     def __init__(self) -> None:
-        self.queues = self.ready = self.parked = self.held = self.consumers = self.put = self.delivered = self.acked = 0
+        self.queues = self.consumers = self.ready = self.delayed = self.held = 0
+        self.put = self.delivered = self.acked = 0
 
     def add(self, other: Total) -> None:
         for name in self.__slots__:
@@ -38,13 +39,13 @@ class Total:
         self.acked += queue.acked
         self.consumers += queue.consumers
         self.ready += queue.ready
-        self.parked += queue.parked
+        self.delayed += queue.delayed
         self.held += queue.held
 
     @property
     def messages(self) -> dict[str, int]:
         return {
-            "messages": self.ready + self.parked + self.held,
+            "messages": self.ready + self.delayed + self.held,
             "messages_ready": self.ready,
             "messages_unacknowledged": self.held,
         }

@@ -4,10 +4,10 @@
                 ▲  ▲              │ │ │
                 │  └──release─────┘ │ └─reserve──▶ LEAVING ──finish──▶ DONE
                 │   hold runs out   │                 └──restore──▶ READY
-                └──its time── PARKED ◀──release(until)
-    claim (READY, PARKED) ──▶ LEAVING
-    admit(deliver_at) ──▶ PARKED
-    expiry (from READY, PARKED), exhaustion and rejection (from HELD) ──▶ DONE, or LEAVING where the dead are kept
+                └──its time── DELAYED ◀──release(until)
+    claim (READY, DELAYED) ──▶ LEAVING
+    admit(deliver_at) ──▶ DELAYED
+    expiry (from READY, DELAYED), exhaustion and rejection (from HELD) ──▶ DONE, or LEAVING where the dead are kept
 
 It is pure: no I/O, no clock of its own. Time is handed in, decisions are handed out; whoever calls stores them and
 moves messages. There are two times, which are never compared: delays and expiries are stored, and are of the wall
@@ -18,13 +18,13 @@ thousand in a row cost as little as one.
 Invariants:
 - An entry is in exactly one state, and changes it only as `moves.MOVES` says. It is held by at most one consumer.
 - Strictly higher priorities first; within one, the order of admission, also for what came back.
-- Never early: a parked entry is not acquired before its time. Expired entries are never acquired, if the caller lets
+- Never early: a delayed entry is not acquired before its time. Expired entries are never acquired, if the caller lets
   time pass (`lapse`) before it acquires.
 - `deliveries` of an entry counts how often it was handed out; when it reaches the limit and comes back, it is
   exhausted instead of ready.
 - LEAVING entries wait for `finish` or `restore`; time does nothing to them.
 
-A ready entry costs one byte, or two among priorities above 15 (`chunk.py`), a parked one nine (`timer_wheel.py`), a
+A ready entry costs one byte, or two among priorities above 15 (`chunk.py`), a delayed one nine (`timer_wheel.py`), a
 hold the same for one entry as for a thousand (`holds.py`). Only a queue, or a shared subscription, calls this, on one
 thread.
 """
@@ -41,7 +41,7 @@ from waystation.queues.errors import UnknownConsumer
 from waystation.queues.ledger import moves
 from waystation.queues.ledger.delivery_counts import NONE, DeliveryCounts
 from waystation.queues.ledger.holds import NOBODY, Holder, Holds
-from waystation.queues.ledger.moves import DONE, HELD, PARKED, READY, Move, State
+from waystation.queues.ledger.moves import DELAYED, DONE, HELD, READY, Move, State
 from waystation.queues.ledger.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
 from waystation.queues.ledger.runs import add_run, tidy
 from waystation.queues.ledger.schedule import TIMELESS, Schedule, ScheduleState
@@ -82,8 +82,8 @@ class Ledger:
         return self._states.ready
 
     @property
-    def parked(self) -> int:
-        return self._states.parked
+    def delayed(self) -> int:
+        return self._states.delayed
 
     @property
     def held(self) -> int:
@@ -124,16 +124,16 @@ class Ledger:
         return tries.get(entry) if tries is not None else 0
 
     def ready_at(self, entry: int) -> int | None:
-        """Until when it is parked; None if it is not. Slow: it searches all times."""
-        return self._schedule.until(entry) if self._states.state_of(entry) is PARKED else None
+        """Until when it is delayed; None if it is not. Slow: it searches all times."""
+        return self._schedule.until(entry) if self._states.state_of(entry) is DELAYED else None
 
-    def parked_from(self, from_ms: int, enough: int) -> Stretch:
-        """The rows of what is parked until `from_ms` or later, for so long a time that there are `enough` of them, or
-        all; some may be stale, so ask `is_parked_until`. It sorts nothing: a million cost a few milliseconds."""
+    def delayed_from(self, from_ms: int, enough: int) -> Stretch:
+        """The rows of what is delayed until `from_ms` or later, for so long a time that there are `enough` of them, or
+        all; some may be stale, so ask `is_delayed_until`. It sorts nothing: a million cost a few milliseconds."""
         return self._schedule.stretch(from_ms, enough)
 
-    def is_parked_until(self, entry: int, when_ms: int) -> bool:
-        """Whether that row of `parked_from` means what it says."""
+    def is_delayed_until(self, entry: int, when_ms: int) -> bool:
+        """Whether that row of `delayed_from` means what it says."""
         return self._schedule.is_due_then(when_ms, entry)
 
     def next_ready(self) -> int | None:
@@ -222,7 +222,7 @@ class Ledger:
         deliveries: int = 0,
         max_deliveries: int = 0,
     ) -> None:
-        """A new entry, ready now or parked until its time. `deliveries`: handed out before, in an earlier life.
+        """A new entry, ready now or delayed until its time. `deliveries`: handed out before, in an earlier life.
         `max_deliveries`: its own limit, which goes before the queue's."""
         self.admit_run(
             entry,
@@ -254,8 +254,8 @@ class Ledger:
         if deliver_at_ms is None:
             states.add(first, count, READY, priority)
         else:
-            states.add(first, count, PARKED, priority)
-            self._planned().park(first, count, deliver_at_ms)
+            states.add(first, count, DELAYED, priority)
+            self._planned().delay(first, count, deliver_at_ms)
         if expires_at_ms is not None:
             self._planned().expire(first, count, expires_at_ms)
         if max_deliveries:
@@ -329,7 +329,7 @@ class Ledger:
     def release(
         self, consumer: str, runs: Sequence[Run], until_ms: int | None = None, *, forgiven: bool = False
     ) -> Outcome:
-        """The consumer gives them back: ready at once, or parked until a time (a retry that backs off). `forgiven`: it
+        """The consumer gives them back: ready at once, or delayed until a time (a retry that backs off). `forgiven`: it
         was no failure, and counts towards no limit."""
         outcome = Outcome()
         for first, count in self._end_holds(consumer, runs, outcome.unknown):
@@ -401,7 +401,7 @@ class Ledger:
         return limited
 
     def postpone(self, consumer: str, runs: Sequence[Run], until_ms: int) -> list[Run]:
-        """They were acquired before their time, which was not known then: parked until it comes, and the acquisition
+        """They were acquired before their time, which was not known then: delayed until it comes, and the acquisition
         does not count. Returns what was held."""
         outcome = Outcome()
         for first, count in self._end_holds(consumer, runs, outcome.unknown):
@@ -424,7 +424,7 @@ class Ledger:
         return bool(self._finish(entry, 1, moves.CANCEL))
 
     def purge(self) -> list[Run]:
-        """Ends everything that waits, ready or parked; returns it."""
+        """Ends everything that waits, ready or delayed; returns it."""
         return self._finish(0, self.newest + 1, moves.CANCEL)
 
     def drop_oldest(self) -> int | None:
@@ -436,13 +436,13 @@ class Ledger:
         return oldest
 
     def take_out(self, entry: int) -> bool:
-        """READY, PARKED or HELD by anyone becomes LEAVING; False if it is that already, or gone."""
+        """READY, DELAYED or HELD by anyone becomes LEAVING; False if it is that already, or gone."""
         state = self._states.state_of(entry)
         if state is HELD:
             self._tries().bump(entry, 1)
             self._holds.end_of_anyone(entry, 1)
-        elif state is PARKED:
-            self._schedule.unpark(entry, 1)
+        elif state is DELAYED:
+            self._schedule.drop_delay(entry, 1)
         return self._states.move_one(entry, moves.TAKE_OUT)
 
     def hide_from(self, entry: int | None) -> None:
@@ -473,7 +473,7 @@ class Ledger:
         return claimed
 
     def claim_these(self, runs: Sequence[Run]) -> list[Run]:
-        """The same for entries that wait, by their numbers, READY or PARKED; returns those that did."""
+        """The same for entries that wait, by their numbers, READY or DELAYED; returns those that did."""
         claimed: list[Run] = []
         for first, count in runs:
             claimed += self._finish(first, count, moves.CLAIM)
@@ -504,7 +504,7 @@ class Ledger:
         """Entries that nobody holds are done, or dead."""
         schedule = self._schedule
         if not move.ends:
-            schedule.unpark(first, count)
+            schedule.drop_delay(first, count)
         finished = self._states.move(first, count, move)
         if move.ends:
             for start, length in finished:
@@ -553,34 +553,34 @@ class Ledger:
 
     def exhaust(self) -> list[Run]:
         """What was in somebody's hands for the last time when everything ended is ready now; it is dead instead. What
-        had been delayed is parked, as before it was handed out: nothing was written when its time came."""
+        had been delayed is delayed again, as before it was handed out: nothing was written when its time came."""
         exhausted: list[Run] = []
         if self._states.tries is not None:
-            for state, first, count in [*self.alive_runs(READY), *self.alive_runs(PARKED)]:
+            for state, first, count in [*self.alive_runs(READY), *self.alive_runs(DELAYED)]:
                 found = verdicts(self._states, first, count, self.max_deliveries, None) or b""
                 for same in SAME.finditer(found):
                     if same[0][0] != BACK:
                         start, length = first + same.start(), same.end() - same.start()
-                        if state is PARKED:
-                            self._schedule.unpark(start, length)
+                        if state is DELAYED:
+                            self._schedule.drop_delay(start, length)
                             self._states.move(start, length, moves.DUE)
                         exhausted += self._finish(start, length, moves.DROP[self.keeps_dead])
         tidy(exhausted)
         return exhausted
 
-    def park(self, entry: int, until_ms: int) -> None:
-        """READY or HELD becomes PARKED; what is PARKED already waits for this time instead."""
+    def delay(self, entry: int, until_ms: int) -> None:
+        """READY or HELD becomes DELAYED; what is DELAYED already waits for this time instead."""
         state = self._states.state_of(entry)
         if state is HELD:
             self._tries().bump(entry, 1)
             self._holds.end_of_anyone(entry, 1)
             self._states.move_held(entry, 1, moves.LATER)
-        elif state is PARKED:
-            self._schedule.unpark(entry, 1)
-        elif not self._states.move_one(entry, moves.PARK):
+        elif state is DELAYED:
+            self._schedule.drop_delay(entry, 1)
+        elif not self._states.move_one(entry, moves.DELAY):
             return
         schedule = self._planned()
-        schedule.park(entry, 1, until_ms)
+        schedule.delay(entry, 1, until_ms)
         if schedule.overdue and entry in schedule.overdue:
             schedule.expire_late()
 
@@ -625,7 +625,7 @@ class Ledger:
     def _give_back(self, first: int, count: int, into: Returned, until_ms: int | None) -> None:
         self._states.move_held(first, count, moves.RELEASE if until_ms is None else moves.LATER)
         if until_ms is not None:
-            self._planned().park(first, count, until_ms)
+            self._planned().delay(first, count, until_ms)
         add_run(into.returned, first, count)
 
     def _rest(self) -> None:

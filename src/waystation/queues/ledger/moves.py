@@ -25,40 +25,40 @@ class State(IntEnum):
 
     DONE = 0
     READY = 1
-    PARKED = 2
+    DELAYED = 2
     HELD = 3
     LEAVING = 4  # claimed, part of an open transaction, or dead and not yet moved to where the dead go
 
 
-DONE, READY, PARKED, HELD, LEAVING = State
+DONE, READY, DELAYED, HELD, LEAVING = State
 # By these names, since `State.READY` takes ten times as long as a name of the module: 95 ns, often enough to matter.
 
 MOVES: dict[tuple[State, str], State] = {
     (State.READY, "acquire"): State.HELD,
     (State.HELD, "ack"): State.DONE,
     (State.HELD, "release"): State.READY,  # also when its hold runs out
-    (State.HELD, "release later"): State.PARKED,
+    (State.HELD, "release later"): State.DELAYED,
     (State.HELD, "reserve"): State.LEAVING,
     (State.HELD, "die"): State.DONE,  # rejected; or given back when it has expired, or once too often
     (State.HELD, "die, kept"): State.LEAVING,
-    (State.PARKED, "due"): State.READY,
+    (State.DELAYED, "due"): State.READY,
     (State.READY, "expire"): State.DONE,
-    (State.PARKED, "expire"): State.DONE,
+    (State.DELAYED, "expire"): State.DONE,
     (State.READY, "expire, kept"): State.LEAVING,
-    (State.PARKED, "expire, kept"): State.LEAVING,
+    (State.DELAYED, "expire, kept"): State.LEAVING,
     (State.READY, "drop"): State.DONE,
     (State.READY, "drop, kept"): State.LEAVING,
     (State.READY, "cancel"): State.DONE,
-    (State.PARKED, "cancel"): State.DONE,
+    (State.DELAYED, "cancel"): State.DONE,
     (State.READY, "take out"): State.LEAVING,
-    (State.PARKED, "take out"): State.LEAVING,
+    (State.DELAYED, "take out"): State.LEAVING,
     (State.HELD, "take out"): State.LEAVING,
     (State.READY, "claim"): State.LEAVING,
-    (State.PARKED, "claim"): State.LEAVING,
+    (State.DELAYED, "claim"): State.LEAVING,
     (State.LEAVING, "restore"): State.READY,
-    (State.READY, "park"): State.PARKED,
+    (State.READY, "delay"): State.DELAYED,
     (State.READY, "finish"): State.DONE,
-    (State.PARKED, "finish"): State.DONE,
+    (State.DELAYED, "finish"): State.DONE,
     (State.HELD, "finish"): State.DONE,
     (State.LEAVING, "finish"): State.DONE,
 }
@@ -90,7 +90,7 @@ def _tables(verb: str) -> Move:
 
 
 ACK, RELEASE, LATER, RESERVE = _tables("ack"), _tables("release"), _tables("release later"), _tables("reserve")
-DUE, PARK, CANCEL, FINISH = _tables("due"), _tables("park"), _tables("cancel"), _tables("finish")
+DUE, DELAY, CANCEL, FINISH = _tables("due"), _tables("delay"), _tables("cancel"), _tables("finish")
 TAKE_OUT, RESTORE, CLAIM = _tables("take out"), _tables("restore"), _tables("claim")
 # By whether the dead are kept.
 DIE = (_tables("die"), _tables("die, kept"))

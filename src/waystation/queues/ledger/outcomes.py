@@ -24,7 +24,7 @@ class Grant(NamedTuple):
 class Returned(msgspec.Struct, gc=False):
     """What became of entries that somebody held."""
 
-    returned: list[Run] = []  # ready again, or parked if so asked
+    returned: list[Run] = []  # ready again, or delayed if so asked
     expired: list[Run] = []
     exhausted: list[Run] = []  # came back once too often
     forgiven: list[Run] = []  # this delivery does not count towards the limit that they have
@@ -39,7 +39,7 @@ class Returned(msgspec.Struct, gc=False):
 class Lapsed(Returned, gc=False):
     """What time has done, or the leaving of a consumer. `returned`: their holds ended."""
 
-    ready: list[Run] = []  # parked until now
+    ready: list[Run] = []  # delayed until now
 
 
 class Outcome(Returned, gc=False):

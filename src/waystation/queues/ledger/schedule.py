@@ -1,11 +1,11 @@
 """When entries are due and when they expire: the two timetables of a queue, and the exceptions to them.
 
 Rows of the timetables are never searched for. An entry that leaves its place early leaves a stale row behind, which
-does nothing when its time comes, as the state of the entry shows. One case needs a note: an entry that was parked until
-one time and is parked again until another has rows of both, and `_moved` says which one counts.
+does nothing when its time comes, as the state of the entry shows. One case needs a note: an entry that was delayed
+until one time and is delayed again until another has rows of both, and `_moved` says which one counts.
 
-Invariants: a PARKED entry has a row with its true time, and if it has others, `_moved` has its true time. An entry with
-an expiry has a row of it, or the expiry has passed and it is in `overdue`, or it is gone.
+Invariants: a DELAYED entry has a row with its true time, and if it has others, `_moved` has its true time. An entry
+with an expiry has a row of it, or the expiry has passed and it is in `overdue`, or it is gone.
 
 Only the ledger calls this.
 """
@@ -17,7 +17,7 @@ from array import array
 import msgspec
 
 from waystation.message import Run
-from waystation.queues.ledger.moves import DONE, HELD, LEAVING, PARKED, READY
+from waystation.queues.ledger.moves import DELAYED, DONE, HELD, LEAVING, READY
 from waystation.queues.ledger.runs import runs_of
 from waystation.queues.ledger.states import States
 from waystation.queues.ledger.timer_wheel import Stretch, TimerWheel, TimetableState
@@ -48,8 +48,8 @@ class Schedule:
         self._moved: dict[int, int] | None = None
         self.overdue: set[int] | None = None  # held or leaving while their expiry passed
 
-    def park(self, first: int, count: int, until_ms: int) -> None:
-        """Entries that were made PARKED will be due."""
+    def delay(self, first: int, count: int, until_ms: int) -> None:
+        """Entries that were made DELAYED will be due."""
         moved = self._moved
         if moved:
             for entry in range(first, first + count):
@@ -58,15 +58,15 @@ class Schedule:
         if self._times is None:
             self._times = TimerWheel()
         self._times.add(until_ms, first, count)
-        if self._times.rows > 2 * self._states.parked + _STALE_ROWS:
+        if self._times.rows > 2 * self._states.delayed + _STALE_ROWS:
             self._times.sweep(self.is_due_then, _LOOKS + 2 * count)
 
-    def unpark(self, first: int, count: int) -> None:
-        """Those of a run that are PARKED are about to leave their place, or to wait for another time."""
-        if self._states.parked:
+    def drop_delay(self, first: int, count: int) -> None:
+        """Those of a run that are DELAYED are about to leave their place, or to wait for another time."""
+        if self._states.delayed:
             if self._moved is None:
                 self._moved = {}
-            for _, start, length in self._states.runs(first, count, PARKED):
+            for _, start, length in self._states.runs(first, count, DELAYED):
                 self._moved.update(dict.fromkeys(range(start, start + length), _NEVER))
 
     def expire(self, first: int, count: int, when_ms: int) -> None:
@@ -82,7 +82,7 @@ class Schedule:
         if not self.overdue:
             return
         states = self._states
-        back = [entry for entry in self.overdue if states.state_of(entry) in (READY, PARKED)]
+        back = [entry for entry in self.overdue if states.state_of(entry) in (READY, DELAYED)]
         self.overdue.difference_update(back)
         for first, count in runs_of(back):
             self.expire(first, count, 0)
@@ -111,7 +111,7 @@ class Schedule:
         return runs
 
     def due(self, now_ms: int) -> list[Run]:
-        """The runs that were to wait until now; some may not be PARKED any more."""
+        """The runs that were to wait until now; some may not be DELAYED any more."""
         if self._times is None:
             return []
         rows = self._times.due(now_ms)
@@ -122,12 +122,12 @@ class Schedule:
 
     def next_ms(self) -> int | None:
         states = self._states
-        due = self._times.next_ms() if self._times is not None and states.parked else None
+        due = self._times.next_ms() if self._times is not None and states.delayed else None
         expiry = self._expiries.next_ms() if self._expiries is not None and states.chunks else None
         return due if expiry is None else expiry if due is None else min(due, expiry)
 
     def until(self, entry: int) -> int | None:
-        """Until when a PARKED entry is parked: slow."""
+        """Until when a DELAYED entry is delayed: slow."""
         if self._moved and entry in self._moved:
             return self._moved[entry]
         rows = self._times.all_rows() if self._times is not None else ()
@@ -138,9 +138,9 @@ class Schedule:
         return Stretch(None, []) if self._times is None else self._times.stretch(from_ms, enough)
 
     def is_due_then(self, when_ms: int, entry: int) -> bool:
-        """Whether a PARKED entry waits for that very time."""
+        """Whether a DELAYED entry waits for that very time."""
         true_ms = self._moved.get(entry, when_ms) if self._moved else when_ms
-        return true_ms == when_ms and self._states.state_of(entry) is PARKED
+        return true_ms == when_ms and self._states.state_of(entry) is DELAYED
 
     def _is_alive(self, _: int, entry: int) -> bool:
         return self._states.state_of(entry) is not DONE

@@ -40,7 +40,7 @@ from waystation.queues.ledger.runs import add_run
 __all__ = ["CHUNK", "State", "States", "StatesState"]
 
 _STATES = tuple(State)
-_READY, _PARKED, _HELD, _LEAVING = 1, 2, 3, 4  # as plain numbers, which are quicker than members of an enum
+_READY, _DELAYED, _HELD, _LEAVING = 1, 2, 3, 4  # as plain numbers, which are quicker than members of an enum
 _STATE_ONLY = bytes(byte & STATE_MASK for byte in range(256))
 _AT_REST = RELEASE.after  # nobody holds anything after a restart
 _HELD_BYTES = tuple(_HELD | level << PRIORITY_SHIFT for level in range(LEVELS))
@@ -62,7 +62,7 @@ class StatesState(msgspec.Struct, array_like=True, frozen=True):
 class States:
     """Entry → state and priority."""
 
-    __slots__ = ("chunks", "held", "leaving", "limits", "lines", "newest", "on_chunk_gone", "parked", "ready", "tries")
+    __slots__ = ("chunks", "delayed", "held", "leaving", "limits", "lines", "newest", "on_chunk_gone", "ready", "tries")
 
     def __init__(self) -> None:
         self.chunks: dict[int, Chunk] = {}  # ascending, since only the newest can go and come again
@@ -71,12 +71,12 @@ class States:
         self.limits: DeliveryCounts | None = None  # the delivery limits that entries have of their own
         self.on_chunk_gone: Callable[[int], None] | None = None
         self.newest = -1
-        self.ready = self.parked = self.held = self.leaving = 0
+        self.ready = self.delayed = self.held = self.leaving = 0
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self.ready + self.parked + self.held + self.leaving
+        return self.ready + self.delayed + self.held + self.leaving
 
     def state_of(self, entry: int) -> State:
         chunk = self.chunks.get(entry // CHUNK)
@@ -146,7 +146,7 @@ class States:
         if ready:
             self.ready += count
         else:
-            self.parked += count
+            self.delayed += count
 
     def _stand_in_line(self, priority: int, number: int) -> None:
         if self.lines:
@@ -241,8 +241,8 @@ class States:
         if state == _READY:
             self.ready += count
             self._stand_in_line(chunk.priority_of(index), number)
-        elif state == _PARKED:
-            self.parked += count
+        elif state == _DELAYED:
+            self.delayed += count
         else:
             self.leaving += count
 
@@ -257,8 +257,8 @@ class States:
         state = before & STATE_MASK
         if state == _READY:
             self.ready -= 1
-        elif state == _PARKED:
-            self.parked -= 1
+        elif state == _DELAYED:
+            self.delayed -= 1
         elif state == _HELD:
             self.held -= 1
         else:
@@ -296,7 +296,7 @@ class States:
         chunk.alive -= after.count(0) - before.count(0)
         old, new = before.translate(_STATE_ONLY), after.translate(_STATE_ONLY)
         self.ready += new.count(1) - old.count(1)
-        self.parked += new.count(2) - old.count(2)
+        self.delayed += new.count(2) - old.count(2)
         self.held += new.count(3) - old.count(3)
         self.leaving += new.count(4) - old.count(4)
         if not chunk.alive:

@@ -1,7 +1,7 @@
 """What is to happen to which entry when, for tens of millions of entries and horizons from seconds to years.
 
 A row is eight bytes in a bucket. Far away a bucket is about an hour, nearer a minute, then a second; only the rows of
-the present second are kept in order, and a few more so that a small table needs no buckets at all. So a message parked
+the present second are kept in order, and a few more so that a small table needs no buckets at all. So a message delayed
 for next year costs no sorting until its second comes. A bucket is split into smaller ones while the one before it
 passes, some thousand rows at each call: a million messages due in the same minute do not stop everything else.
 

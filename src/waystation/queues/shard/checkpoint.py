@@ -1,7 +1,7 @@
 """A shard's checkpoints: a snapshot in the background, stragglers written forward, and segments freed.
 
 What may go: segments in which no living message is, and which no replay would need, not even one from the snapshot
-before the last. A message that lives on long after its neighbours (parked for a year) would keep its segment
+before the last. A message that lives on long after its neighbours (delayed for a year) would keep its segment
 (`stragglers.py`). When a shard has nothing to do and little or nothing in it lives, its last segment goes, too.
 
 A snapshot is named only when the log is durable up to everything that it says: it never knows more than the log.

@@ -71,7 +71,7 @@ class HandedOut(msgspec.Struct, array_like=True, tag=7, frozen=True, gc=False):
     runs: list[Run]
 
 
-class Park(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
+class Delay(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
     """Given back, not to be delivered before a time."""
 
     queue: int
@@ -111,7 +111,7 @@ class FanOut(msgspec.Struct, array_like=True, tag=11, frozen=True, gc=False):
             yield Enqueue(queue, first, self.count, self.taken_ms, self.plain, self.sizes, self.messages)
 
 
-Command = Declare | Delete | Alter | Enqueue | Forward | Done | HandedOut | Park | Bury | Forgive
+Command = Declare | Delete | Alter | Enqueue | Forward | Done | HandedOut | Delay | Bury | Forgive
 Stored = Command | FanOut
 """What a record of the log may be: a change of one queue, or the same change of several."""
 

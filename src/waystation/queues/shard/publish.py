@@ -75,7 +75,7 @@ def check_room(queue: Queue, count: int, size: int, coming: Coming) -> None:
     if settings.overflow == "reject-dead-letter":  # then what it refused is here for a moment
         length, content = length - len(queue.deaths or ()), content - queue.dead_bytes
     if settings.queue_type is not None and queue.ledger is not None:  # as in RabbitMQ, what is held does not count
-        length = queue.ledger.ready + queue.ledger.parked
+        length = queue.ledger.ready + queue.ledger.delayed
     too_long = settings.max_length is not None and length + coming.count + count > settings.max_length
     too_big = settings.max_bytes is not None and content + coming.bytes + size > settings.max_bytes
     if not (too_long or too_big):
@@ -89,15 +89,15 @@ def check_room(queue: Queue, count: int, size: int, coming: Coming) -> None:
         )
     if settings.refuses:
         raise Full(f"queue {queue.name!r} is full ({limit}); consume from it, or publish later")
-    if too_long and settings.max_length is not None and _parked(queue) + count > settings.max_length:
+    if too_long and settings.max_length is not None and _delayed(queue) + count > settings.max_length:
         raise Full(
             f"queue {queue.name!r} is full (max_length {settings.max_length}):"
             " delayed messages are not dropped to make room"
         )
 
 
-def _parked(queue: Queue) -> int:
-    return 0 if queue.ledger is None else queue.ledger.parked
+def _delayed(queue: Queue) -> int:
+    return 0 if queue.ledger is None else queue.ledger.delayed
 
 
 def drop_overflow(queue: Queue, waited: int) -> list[Run]:
@@ -110,7 +110,7 @@ def drop_overflow(queue: Queue, waited: int) -> list[Run]:
     room = settings.max_bytes if settings.max_bytes is not None else _NO_LIMIT
     size = queue.bytes - queue.dead_bytes
     dropped: list[Run] = []
-    while waited > 0 and (ledger.ready + ledger.parked > length or size > room):
+    while waited > 0 and (ledger.ready + ledger.delayed > length or size > room):
         entry = ledger.drop_oldest()
         if entry is None or places is None:
             break

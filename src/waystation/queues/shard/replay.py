@@ -18,12 +18,12 @@ from waystation.queues.shard.commands import (
     Bury,
     Command,
     Declare,
+    Delay,
     Done,
     Enqueue,
     Forgive,
     Forward,
     HandedOut,
-    Park,
     entries_of,
 )
 from waystation.queues.shard.queue import Death, Queue
@@ -88,9 +88,9 @@ def _apply(shard: Shard, command: Command, offset: int) -> None:
         queue.open_ledger().note_delivered(command.runs)
     elif isinstance(command, Forgive):
         queue.open_ledger().forgive(command.runs)
-    elif isinstance(command, Park):
+    elif isinstance(command, Delay):
         for entry in entries_of(command.runs):
-            queue.open_ledger().park(entry, command.until_ms)
+            queue.open_ledger().delay(entry, command.until_ms)
     elif isinstance(command, Bury):
         _bury(queue, command)
     elif isinstance(command, Forward):

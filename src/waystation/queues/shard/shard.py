@@ -34,11 +34,11 @@ from waystation.queues.shard.commands import (
     Bury,
     Command,
     Declare,
+    Delay,
     Delete,
     Done,
     Enqueue,
     Forgive,
-    Park,
     count_of,
     entries_of,
     payload_bytes,
@@ -549,7 +549,7 @@ class Shard(Upkeep):
             if planned.forgiven:
                 wanted.append(Forgive(queue.id, planned.forgiven))
             if until_ms is not None and planned.returned:
-                wanted.append(Park(queue.id, until_ms, planned.returned))
+                wanted.append(Delay(queue.id, until_ms, planned.returned))
             wanted += self.burial(queue, planned.expired, EXPIRED, error, now_ms)
             wanted += self.burial(queue, planned.exhausted, DELIVERY_LIMIT, error, now_ms)
         receipt = self.log.write(wanted).receipt if wanted else None

@@ -30,7 +30,7 @@ from waystation.world.clock import monotonic_ms
 logger = event_logger("waystation.queues")
 
 REJECTED, EXPIRED, DELIVERY_LIMIT, OVERFLOW = "rejected", "expired", "delivery-limit", "overflow"
-UNREADABLE_PARK_MS = 60_000
+UNREADABLE_DELAY_MS = 60_000
 """A message that the disk does not give is tried again after this long."""
 EXPIRE_AGAIN_MS = 10_000
 """A queue that is to go, but the disk refuses to say so."""
@@ -283,7 +283,7 @@ class Upkeep:
             error=error,
         )
         self.note_use(queue)
-        queue.open_ledger().postpone(consumer, [run], self.world.clock.now_ms() + UNREADABLE_PARK_MS)
+        queue.open_ledger().postpone(consumer, [run], self.world.clock.now_ms() + UNREADABLE_DELAY_MS)
 
     # -- looking at messages -------------------------------------------------------------------------------------------
 

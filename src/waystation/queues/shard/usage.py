@@ -9,7 +9,7 @@ from __future__ import annotations
 from waystation.queues.shard.queue import Queue
 
 Usage = tuple[int, int, int, int, int, int, int]
-"""Put, delivered, acked, dead, which only grow; ready, parked, held. A bare tuple: made for every queue in use."""
+"""Put, delivered, acked, dead, which only grow; ready, delayed, held. A bare tuple: made for every queue in use."""
 GROWING = 4
 NOTHING: Usage = (0, 0, 0, 0, 0, 0, 0)
 
@@ -21,11 +21,11 @@ def usage_of(queue: Queue) -> Usage:
     ledger = queue.ledger
     if ledger is None:
         return queue.put, queue.delivered, queue.acked, queue.dead, 0, 0, 0
-    return queue.put, queue.delivered, queue.acked, queue.dead, ledger.ready, ledger.parked, ledger.in_flight
+    return queue.put, queue.delivered, queue.acked, queue.dead, ledger.ready, ledger.delayed, ledger.in_flight
 
 
 def levels_of(usage: Usage) -> tuple[int, int, int]:
-    """Ready, parked, held."""
+    """Ready, delayed, held."""
     return usage[4], usage[5], usage[6]
 
 

@@ -232,7 +232,7 @@ class SharePartition:
         return settled
 
     def postpone(self, consumer: str, runs: Sequence[Run], until_ms: int) -> None:
-        """Acquired, but too early to be delivered: parked until then, and this time does not count."""
+        """Acquired, but too early to be delivered: delayed until then, and this time does not count."""
         for first, count in self.ledger.postpone(consumer, runs, until_ms):
             for run in self.marks.between(first, first + count):
                 if run.deliveries > 1:

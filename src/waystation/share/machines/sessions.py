@@ -39,7 +39,7 @@ class ShareSession:
         self.ended = False
         """Nobody may use it any more: the member left, began another one, or was silent for too long."""
         self.poke: Callable[[], None] | None = None
-        """Ends the wait of a fetch that is parked: the member has sent another request behind it."""
+        """Ends the wait of a fetch that waits: the member has sent another request behind it."""
 
     def served(self, partition: TopicPartition) -> None:
         """It gave records: the others are next."""

@@ -24,7 +24,7 @@ class QueueFigures(msgspec.Struct, frozen=True, gc=False):
     consumers: int
     bytes: int
     ready: int
-    parked: int
+    delayed: int
     held: int
     put: int
     delivered: int
@@ -50,14 +50,14 @@ class QueueFigureAccess(Family):
             return None
         found = place[1]
         ledger = found.ledger
-        ready, parked, held = (0, 0, 0) if ledger is None else (ledger.ready, ledger.parked, ledger.in_flight)
+        ready, delayed, held = (0, 0, 0) if ledger is None else (ledger.ready, ledger.delayed, ledger.in_flight)
         return QueueFigures(
             settings=found.settings,
             owner=found.owner,
             consumers=len(found.feeds or ()),
             bytes=found.bytes,
             ready=ready,
-            parked=parked,
+            delayed=delayed,
             held=held,
             put=found.put,
             delivered=found.delivered,

@@ -36,7 +36,7 @@ Parts = list[bytes | bytearray | memoryview]
 Answer = Callable[[Parts | None], None]
 
 MAX_WAIT_MS = 300_000
-"""No fetch is parked longer than this, whatever it asks for."""
+"""No fetch waits longer than this, whatever it asks for."""
 
 
 def handle(
