@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from waystation.queues.ledger.timer_wheel import TimerWheel, TimetableState
+from waystation.queues.ledger.timer_wheel import TimerWheel, TimerWheelState
 
 SECOND, MINUTE, HOUR, YEAR = 1_000, 60_000, 3_600_000, 31_536_000_000
 START = 1_700_000_000_000
@@ -105,7 +105,7 @@ class TimetableMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         stored = msgspec.msgpack.encode(self.table.dump())
-        self.table = TimerWheel.load(msgspec.msgpack.decode(stored, type=TimetableState))
+        self.table = TimerWheel.load(msgspec.msgpack.decode(stored, type=TimerWheelState))
 
     @invariant()
     def nothing_is_lost(self) -> None:

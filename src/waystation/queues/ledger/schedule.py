@@ -1,6 +1,6 @@
-"""When entries are due and when they expire: the two timetables of a queue, and the exceptions to them.
+"""When entries are due and when they expire: the two timer wheels of a queue, and the exceptions to them.
 
-Rows of the timetables are never searched for. An entry that leaves its place early leaves a stale row behind, which
+Rows of the timer wheels are never searched for. An entry that leaves its place early leaves a stale row behind, which
 does nothing when its time comes, as the state of the entry shows. One case needs a note: an entry that was delayed
 until one time and is delayed again until another has rows of both, and `_moved` says which one counts.
 
@@ -20,7 +20,7 @@ from waystation.message import Run
 from waystation.queues.ledger.moves import DELAYED, DONE, HELD, LEAVING, READY
 from waystation.queues.ledger.runs import runs_of
 from waystation.queues.ledger.states import States
-from waystation.queues.ledger.timer_wheel import Stretch, TimerWheel, TimetableState
+from waystation.queues.ledger.timer_wheel import Stretch, TimerWheel, TimerWheelState
 
 _NEVER = 1 << 62
 _STALE_ROWS = 1024
@@ -30,8 +30,8 @@ _LOOKS = 64
 class ScheduleState(msgspec.Struct, array_like=True, frozen=True):
     """A schedule as it is stored."""
 
-    times: TimetableState | None
-    expiries: TimetableState | None
+    times: TimerWheelState | None
+    expiries: TimerWheelState | None
     moved: dict[int, int]
     overdue: bytes
 

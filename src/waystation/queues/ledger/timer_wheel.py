@@ -34,7 +34,7 @@ _LOOKS = 64  # rows that are looked at in one sweep: some ten microseconds
 _STEP = 4096  # rows that one call moves from a bucket to smaller ones: about a millisecond's work
 
 
-class TimetableState(msgspec.Struct, array_like=True, frozen=True):
+class TimerWheelState(msgspec.Struct, array_like=True, frozen=True):
     """A timer wheel as it is stored."""
 
     keys: list[int] = []  # four times the time when a bucket begins, plus 0 for hours, 1 for minutes, 2 for seconds
@@ -283,13 +283,13 @@ class TimerWheel:
             parts.append(Part(0, _SHIFT, _MASK, near[:last]))
         return Stretch(end_ms, parts)
 
-    def dump(self) -> TimetableState:
+    def dump(self) -> TimerWheelState:
         buckets = self._buckets or {}
         near = array("q", [number for row in self._near[self._at :] for number in (row >> _SHIFT, row & _MASK)])
-        return TimetableState(list(buckets), [bucket.tobytes() for bucket in buckets.values()], near.tobytes())
+        return TimerWheelState(list(buckets), [bucket.tobytes() for bucket in buckets.values()], near.tobytes())
 
     @classmethod
-    def load(cls, state: TimetableState) -> TimerWheel:
+    def load(cls, state: TimerWheelState) -> TimerWheel:
         table = cls()
         near = array("q")
         near.frombytes(state.near)
