@@ -14,8 +14,8 @@ from waystation.errors import Conflict, Invalid, StorageFailed, WaystationError
 from waystation.message import Run
 from waystation.protocol import EntriesAnswer
 from waystation.queues.feed import Verdict
+from waystation.queues.inspection import read_entries
 from waystation.queues.ledger.runs import common, runs_of, without
-from waystation.queues.looking import read_entries
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.queue_reader import QueueReader
 

@@ -20,9 +20,9 @@ from waystation.protocol import Found, Peeked, PutAnswer, QueueInfo, RedriveAnsw
 from waystation.queues.checks import check_declaration, difference
 from waystation.queues.dead_letters import DeadLetters
 from waystation.queues.feed import Deliver
+from waystation.queues.inspection import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
 from waystation.queues.ledger.runs import add_run
 from waystation.queues.ledger.states import State
-from waystation.queues.looking import PEEKED_BYTES, entries_with_id, found_at, info_of, peek, split_tag
 from waystation.queues.names import INTERNAL_PREFIX, QueueNames, QueuePlace, check_not_internal
 from waystation.queues.putting import (
     put_each_several,

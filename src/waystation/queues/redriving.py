@@ -22,9 +22,9 @@ from waystation.message import Message
 from waystation.protocol import RedriveAnswer
 from waystation.queues.dead_letter_targets import send
 from waystation.queues.failure_history import TOPIC_TARGET, story_of
+from waystation.queues.inspection import read_or_tell
 from waystation.queues.ledger.runs import runs_of
 from waystation.queues.ledger.states import State
-from waystation.queues.looking import read_or_tell
 from waystation.queues.redriven import origin_of, redrive_topic
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard

@@ -26,8 +26,8 @@ from waystation.paging import STEP, After, Limit, Next, Pace, Search, Total, pag
 from waystation.protocol import Peeked, RedriveAnswer
 from waystation.queues.dead_letter_names import topics_and_groups
 from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, story_of
+from waystation.queues.inspection import peeked_at
 from waystation.queues.ledger.ledger import CHUNK, Ledger
-from waystation.queues.looking import peeked_at
 from waystation.queues.redriving import GROUP_TARGET, Redrive
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard

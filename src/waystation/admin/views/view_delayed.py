@@ -21,10 +21,10 @@ from waystation.errors import Conflict, Invalid, NotFound
 from waystation.message import Message
 from waystation.paging import STEP, Limit, Pace, Search, matching, page_of
 from waystation.queues import delayed
+from waystation.queues.inspection import entries_with_id, split_tag
 from waystation.queues.ledger.ledger import Ledger
 from waystation.queues.ledger.states import State
 from waystation.queues.ledger.timer_wheel import Part
-from waystation.queues.looking import entries_with_id, split_tag
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 

@@ -15,7 +15,7 @@ from waystation.errors import Invalid
 from waystation.observe.connections import ConnectionInfo, ConsumerInfo
 from waystation.observe.rates import QueueRates
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of
-from waystation.queues.looking import info_of
+from waystation.queues.inspection import info_of
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed

@@ -57,7 +57,7 @@ from waystation.protocol import (
 from waystation.queues.delayed import QUEUE as DELAYED
 from waystation.queues.delayed import as_sent
 from waystation.queues.feed import Deliver
-from waystation.queues.looking import PEEKED_BYTES, read_entries
+from waystation.queues.inspection import PEEKED_BYTES, read_entries
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader

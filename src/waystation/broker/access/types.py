@@ -37,9 +37,9 @@ from waystation.queues.feed import Deliver as Deliver
 from waystation.queues.feed import Feed as Feed
 from waystation.queues.feed import Settled as Settled
 from waystation.queues.feed import Verdict as Verdict
+from waystation.queues.inspection import PEEKED_BYTES as PEEKED_BYTES
 from waystation.queues.ledger.ledger import Grant as Grant
 from waystation.queues.ledger.runs import add_run as add_run
-from waystation.queues.looking import PEEKED_BYTES as PEEKED_BYTES
 from waystation.queues.names import INTERNAL_PREFIX as INTERNAL_PREFIX
 from waystation.queues.putting import alike as alike
 from waystation.queues.redriving import Redrive as Redrive
