@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation import aio, errors
-from waystation.client.consuming.holding import runs_of
+from waystation.client.consuming.settler import runs_of
 from waystation.client.links.failures import failure
 from waystation.client.links.servers import parse_urls
 from waystation.client.options.payloads import value_of

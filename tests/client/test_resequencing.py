@@ -13,9 +13,9 @@ from tests.support.names import unique
 from tests.support.waiting import DEADLINE_S, wait_for
 from waystation import Resequencer, errors
 from waystation.client.consuming.feeding import Held
-from waystation.client.consuming.holding import Holder
 from waystation.client.consuming.received import Received
 from waystation.client.consuming.resequencing import MOST_GAPS, SEQUENCE_HEADER
+from waystation.client.consuming.settler import Holder
 from waystation.message import Delivered, Message
 
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import msgspec
 
 from waystation.client.consuming.feeding import Held
-from waystation.client.consuming.holding import Holder
 from waystation.client.consuming.looked import Looked
+from waystation.client.consuming.settler import Holder
 from waystation.client.core import Core
 from waystation.client.links.connection import Consumer
 from waystation.client.options.queue_options import QueueOptions, changed_settings, queue_settings

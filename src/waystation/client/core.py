@@ -18,7 +18,7 @@ from zlib import crc32
 import msgspec
 
 from waystation.client.consuming.feeding import Feed, Held, Wanted
-from waystation.client.consuming.holding import Holder, Soon, runs_of
+from waystation.client.consuming.settler import Holder, Soon, runs_of
 from waystation.client.inbox import Inbox
 from waystation.client.links.connection import Connection, Ignored, Waiter
 from waystation.client.links.forks import no_loop

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from waystation.client.admin import NOTHING
-from waystation.client.consuming.holding import Holder, runs_of
 from waystation.client.consuming.received import Received
+from waystation.client.consuming.settler import Holder, runs_of
 from waystation.client.core import Core
 from waystation.client.sending.producing import id_used
 from waystation.client.sending.results import Published, Stored

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.queues.ledger.naive import Came, Entry, Naive, ids_of
-from waystation.queues.ledger import holds, schedule
+from waystation.queues.ledger import in_flight, schedule
 from waystation.queues.ledger import timer_wheel as timer_wheel
 from waystation.queues.ledger.ledger import CHUNK, Lapsed, Ledger, LedgerState, Outcome, Run, State
 from waystation.queues.ledger.runs import joined
@@ -490,7 +490,7 @@ class SmallLimitsMachine(LedgerMachine):
         self.patch = pytest.MonkeyPatch()
         for module, limits in (
             (schedule, {"_STALE_ROWS": 0, "_LOOKS": 1}),
-            (holds, {"_STALE_ROWS": 0, "_FEW_ROWS": 0}),
+            (in_flight, {"_STALE_ROWS": 0, "_FEW_ROWS": 0}),
             (timer_wheel, {"_FEW": 1, "_STEP": 2}),
         ):
             for name, value in limits.items():

@@ -18,8 +18,8 @@ from waystation.client.aio.queue import Queue
 from waystation.client.aio.subscription import Subscribing
 from waystation.client.aio.transaction import Transaction
 from waystation.client.consuming.feeding import Held
-from waystation.client.consuming.holding import Holder
 from waystation.client.consuming.looked import Looked
+from waystation.client.consuming.settler import Holder
 from waystation.client.consuming.subscribing import (
     ConsumeOptions,
     SubscribeOptions,

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Unpack
 
 from waystation.client.aio.bridge import gathered
-from waystation.client.consuming.holding import Say, Verdict
 from waystation.client.consuming.received import Received, judged, reason, reply_command
+from waystation.client.consuming.settler import Say, Verdict
 from waystation.client.links.connection import Ignored
 from waystation.client.options.payloads import Value
 from waystation.client.options.values import MessageOptions, Seconds, make_message, milliseconds

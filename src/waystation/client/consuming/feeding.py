@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from waystation.client.consuming.holding import Holder, Soon, runs_of, within
+from waystation.client.consuming.settler import Holder, Soon, runs_of, within
 from waystation.client.links.connection import Connection, Ignored
 from waystation.errors import Conflict, ConnectionLost, NotFound, WaystationError
 from waystation.message import Delivered

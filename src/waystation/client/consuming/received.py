@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from waystation.client.consuming.feeding import Held
-from waystation.client.consuming.holding import Holder
+from waystation.client.consuming.settler import Holder
 from waystation.client.options.payloads import TYPE_HEADER, decode_json, decode_text, message_type, value_of
 from waystation.client.options.values import moment
 from waystation.errors import Conflict, Invalid

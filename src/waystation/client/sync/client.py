@@ -11,8 +11,8 @@ from typing import Any, TypeVar, Unpack, cast
 
 from waystation.client import admin
 from waystation.client.consuming.feeding import Held
-from waystation.client.consuming.holding import Holder
 from waystation.client.consuming.looked import Looked
+from waystation.client.consuming.settler import Holder
 from waystation.client.consuming.subscribing import (
     ConsumeOptions,
     SubscribeOptions,

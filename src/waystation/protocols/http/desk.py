@@ -24,7 +24,7 @@ from waystation.protocols.http.api.routes import ROUTES
 from waystation.protocols.http.auth.guard import Guard
 from waystation.protocols.http.auth.login import NOBODY, HttpLogin
 from waystation.protocols.http.auth.token import is_free, is_login
-from waystation.protocols.http.deliveries.holds import Holds
+from waystation.protocols.http.deliveries.ack_ids import Holds
 from waystation.protocols.http.deliveries.takers import Takers
 from waystation.protocols.http.live_view import LiveView
 from waystation.protocols.http.mounted import Mounted, MountedApi, Mounts

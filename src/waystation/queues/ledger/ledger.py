@@ -25,8 +25,8 @@ Invariants:
 - LEAVING entries wait for `finish` or `restore`; time does nothing to them.
 
 A ready entry costs one byte, or two among priorities above 15 (`chunk.py`), a delayed one nine (`timer_wheel.py`), a
-hold the same for one entry as for a thousand (`holds.py`). Only a queue, or a shared subscription, calls this, on one
-thread.
+hold the same for one entry as for a thousand (`in_flight.py`). Only a queue, or a shared subscription, calls this, on
+one thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from waystation.message import HIGHEST_PRIORITY, Run
 from waystation.queues.errors import UnknownConsumer
 from waystation.queues.ledger import moves
 from waystation.queues.ledger.delivery_counts import NONE, DeliveryCounts
-from waystation.queues.ledger.holds import NOBODY, Holder, Holds
+from waystation.queues.ledger.in_flight import NOBODY, Holder, Holds
 from waystation.queues.ledger.moves import DELAYED, DONE, HELD, READY, Move, State
 from waystation.queues.ledger.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
 from waystation.queues.ledger.runs import add_run, tidy

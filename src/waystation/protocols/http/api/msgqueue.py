@@ -20,8 +20,8 @@ from waystation.paging import After, Limit, Next, page_of
 from waystation.protocol import Subscribe
 from waystation.protocols.http.api.queues import MAX_COUNT
 from waystation.protocols.http.api.topics import publish_to
+from waystation.protocols.http.deliveries.ack_ids import check_any
 from waystation.protocols.http.deliveries.consuming import HttpConsumer
-from waystation.protocols.http.deliveries.holds import check_any
 from waystation.protocols.http.transport.calls import (
     LONGEST_WAIT_S,
     AnyRoute,

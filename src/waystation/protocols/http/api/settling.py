@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from waystation.broker.access.types import Verdict
-from waystation.protocols.http.deliveries.holds import Outcome as Settled
-from waystation.protocols.http.deliveries.holds import check_any
+from waystation.protocols.http.deliveries.ack_ids import Outcome as Settled
+from waystation.protocols.http.deliveries.ack_ids import check_any
 from waystation.protocols.http.transport.bodies import Reject, Release, Settle, SettleOut, Touch
 from waystation.protocols.http.transport.calls import AnyRoute, Call, Nothing, Outcome, Route
 from waystation.world.clock import monotonic_ms

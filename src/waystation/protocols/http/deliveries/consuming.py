@@ -23,7 +23,7 @@ from waystation.errors import Invalid, WaystationError
 from waystation.message import Delivered
 from waystation.message_json import to_json_object
 from waystation.protocols.budget import FREE_BYTES
-from waystation.protocols.http.deliveries.holds import Holder, Outcome, check_any
+from waystation.protocols.http.deliveries.ack_ids import Holder, Outcome, check_any
 from waystation.protocols.http.transport.bodies import Reject, Release, Settle, Touch
 from waystation.protocols.http.transport.calls import SHORT_STEP_BYTES, STEP_BYTES, convert
 from waystation.protocols.http.transport.json_pieces import json_pieces

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.broker.access.types import Verdict
 from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
-from waystation.protocols.http.deliveries.holds import Holder, Holds, runs_of
+from waystation.protocols.http.deliveries.ack_ids import Holder, Holds, runs_of
 from waystation.protocols.http.transport.calls import Peer
 from waystation.world.clock import monotonic_ms
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from waystation.errors import Conflict, WaystationError
 from waystation.message import Delivered, Message, Run
-from waystation.protocols.http.deliveries.holds import FORGET_AFTER_MS, Holds, check_any, runs_of
+from waystation.protocols.http.deliveries.ack_ids import FORGET_AFTER_MS, Holds, check_any, runs_of
 from waystation.queues.feed import Settled, Verdict
 
 HOLD_MS = 1000
