@@ -44,7 +44,7 @@ def retries(
     """Until when each of these that is held waits; those that failed equally often wait together, unless by chance."""
     waits: dict[int, list[Run]] = {}
     for first, count in runs:
-        for _, start, length in ledger.alive_runs(State.HELD, first - 1):
+        for _, start, length in ledger.alive_runs(State.IN_FLIGHT, first - 1):
             if start >= first + count:
                 break
             for entry in range(start, min(start + length, first + count)):

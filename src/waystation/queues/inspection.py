@@ -19,7 +19,7 @@ from waystation.queues.shard.shard import Shard
 
 logger = event_logger("waystation.queues")
 
-STATES = {State.READY: "ready", State.DELAYED: "parked", State.HELD: "held", State.LEAVING: "leaving"}
+STATES = {State.READY: "ready", State.DELAYED: "parked", State.IN_FLIGHT: "held", State.LEAVING: "leaving"}
 SEARCHED = 10_000
 """Among more delayed messages, nobody looks for the time until which one is that was tried before."""
 MAX_TAG_DIGITS = 18

@@ -452,7 +452,7 @@ class SharedPartition:
         due_ms = ledger.next_ms()
         self._due_ms = NEVER if due_ms is None else due_ms
         self.group.calendar.set(self.name, None if self.closed else due_ms)
-        self.group.alarm.set(self.name, None if self.closed else ledger.next_hold_ms())
+        self.group.alarm.set(self.name, None if self.closed else ledger.next_visibility_ms())
 
     def _note(self, deaths: list[Death], error: str | None) -> Receipt | None:
         if self.closed:

@@ -65,7 +65,7 @@ class Naive:
         return min(times, default=None)
 
     def next_late(self) -> int | None:
-        return min((entry.deadline for entry in self.entries.values() if entry.state is State.HELD), default=None)
+        return min((entry.deadline for entry in self.entries.values() if entry.state is State.IN_FLIGHT), default=None)
 
     @property
     def active(self) -> str | None:
@@ -80,7 +80,7 @@ class Naive:
             count = min(count, self.prefetch[consumer] - len(self.held_by(consumer)))
         taken = self.in_line()[: max(0, count)]
         for entry in taken:
-            entry.state, entry.holder, entry.deadline = State.HELD, consumer, deadline
+            entry.state, entry.holder, entry.deadline = State.IN_FLIGHT, consumer, deadline
             entry.deliveries += 1
         return taken
 
@@ -126,8 +126,8 @@ class Naive:
             entry.state = State.READY
         return expired, {entry.id for entry in due}
 
-    def lapse_holds(self, since: int) -> Came:
-        return self.come_back([e for e in self.entries.values() if e.state is State.HELD and e.deadline <= since])
+    def lapse_visibility(self, since: int) -> Came:
+        return self.come_back([e for e in self.entries.values() if e.state is State.IN_FLIGHT and e.deadline <= since])
 
     def back_by_other_ways(self, entry: Entry) -> None:
         """An expiry that has passed meanwhile comes at the next moment."""
@@ -138,6 +138,6 @@ class Naive:
         self.prefetch.clear()
         self.aside.clear()
         for entry in self.entries.values():
-            if entry.state is State.HELD:
+            if entry.state is State.IN_FLIGHT:
                 entry.state, entry.holder = State.READY, None
                 self.back_by_other_ways(entry)

@@ -55,7 +55,7 @@ def test_a_thousand_in_a_row_are_one_grant_also_over_the_end_of_a_chunk() -> Non
     assert ledger.acquire("c", 100, START, HOLD_MS) == [Grant(0, 100, 1, START + HOLD_MS)]
     assert acquire(ledger, "c", 2 * CHUNK) == [(100, 2 * CHUNK, 1)]
     assert ledger.ack("c", [(100, 2 * CHUNK)]).done == [(100, 2 * CHUNK)]
-    assert (ledger.ready, ledger.held) == (CHUNK - 100, 100)
+    assert (ledger.ready, ledger.unacked) == (CHUNK - 100, 100)
 
 
 def test_only_the_first_consumer_is_served_where_one_alone_may_be_active() -> None:
@@ -77,7 +77,7 @@ def test_a_consumer_holds_no_more_than_its_prefetch() -> None:
     assert acquire(ledger, "c", 50) == []
     ledger.ack("c", [(3, 4)])
     assert acquire(ledger, "c", 50) == [(10, 4, 1)]
-    assert ledger.held_by("c") == 10
+    assert ledger.unacked_of("c") == 10
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_a_grant_is_settled_in_parts_as_the_work_goes() -> None:
     assert ledger.release("c", [(8, 2)]).returned == [(8, 2)]
     outcome = ledger.ack("c", [(0, 10)])
     assert (outcome.done, outcome.unknown) == ([(2, 2), (5, 3)], [(0, 2), (4, 1), (8, 2)])
-    assert (ledger.held, ledger.ready) == (0, 2)
+    assert (ledger.unacked, ledger.ready) == (0, 2)
 
 
 def test_a_verdict_on_a_foreign_a_lapsed_or_no_hold_has_no_effect() -> None:
@@ -101,7 +101,7 @@ def test_a_verdict_on_a_foreign_a_lapsed_or_no_hold_has_no_effect() -> None:
     assert ledger.ack("other", [(0, 1)]).unknown == [(0, 1)]
     assert ledger.reject("c", [(1, 1), (7, 3)]).unknown == [(1, 1), (7, 3)]
     assert ledger.release("nobody", [(0, 1)]).unknown == [(0, 1)]
-    assert ledger.lapse_holds(START + HOLD_MS).returned == [(0, 1)]
+    assert ledger.lapse_visibility(START + HOLD_MS).returned == [(0, 1)]
     assert ledger.ack("c", [(0, 1)]).unknown == [(0, 1)]
     assert ledger.ready == 2
 
@@ -116,7 +116,7 @@ def test_a_planned_release_is_what_happens(limit: int, forgiven: bool) -> None:
     acquire(ledger, "c", 7)
     ledger.lapse(START + 5)
     planned = ledger.plan_release("c", [(0, 9)], forgiven=forgiven)
-    assert ledger.held == 7
+    assert ledger.unacked == 7
     assert planned == ledger.release("c", [(0, 9)], forgiven=forgiven)
     assert planned.unknown == [(7, 2)]
     assert planned.expired == [(0, 1)]
@@ -168,16 +168,16 @@ def test_an_empty_run_between_others_hides_no_overlap(nothing: Run) -> None:
     acquire(ledger, "c", 10)
     outcome = ledger.ack("c", [(5, 2), nothing, (6, 1)])
     assert (outcome.done, outcome.unknown) == ([(5, 2)], [])
-    assert ledger.held == 8
+    assert ledger.unacked == 8
 
 
 def test_who_needs_longer_gets_longer_and_only_for_what_was_named() -> None:
     ledger = queue_of(10)
     acquire(ledger, "c", 10)
     assert ledger.touch("c", [(3, 4), (12, 1)], START + 20_000, HOLD_MS) == [(12, 1)]
-    assert ledger.lapse_holds(START + HOLD_MS).returned == [(0, 3), (7, 3)]
-    assert ledger.next_hold_ms() == START + 20_000 + HOLD_MS
-    assert ledger.lapse_holds(START + 20_000 + HOLD_MS).returned == [(3, 4)]
+    assert ledger.lapse_visibility(START + HOLD_MS).returned == [(0, 3), (7, 3)]
+    assert ledger.next_visibility_ms() == START + 20_000 + HOLD_MS
+    assert ledger.lapse_visibility(START + 20_000 + HOLD_MS).returned == [(3, 4)]
 
 
 def test_to_acquire_one_must_be_attached() -> None:
@@ -229,7 +229,7 @@ def test_an_entry_that_comes_back_once_too_often_is_exhausted() -> None:
     outcome = ledger.release("c", [(0, 4)])
     assert (outcome.returned, outcome.exhausted) == ([(0, 2), (3, 1)], [(2, 1)])
     acquire(ledger, "c", 4)
-    lapsed = ledger.lapse_holds(START + HOLD_MS)
+    lapsed = ledger.lapse_visibility(START + HOLD_MS)
     assert (lapsed.returned, lapsed.exhausted) == ([(3, 1)], [(0, 2)])
     assert ledger.deliveries_of(3) == 2
 
@@ -257,7 +257,7 @@ def test_a_transaction_takes_entries_out_and_brings_them_back_or_not() -> None:
     ledger = queue_of(4)
     acquire(ledger, "c", 4)
     assert ledger.reserve("c", [(0, 3)]).done == [(0, 3)]
-    assert ledger.lapse_holds(START + 10 * HOLD_MS).returned == [(3, 1)], "time does nothing to what is leaving"
+    assert ledger.lapse_visibility(START + 10 * HOLD_MS).returned == [(3, 1)], "time does nothing to what is leaving"
     assert ledger.finish([(0, 1)]) == [(0, 1)]
     assert ledger.restore([(0, 4)]) == [(1, 2)]
     assert acquire(ledger, "c", 9) == [(1, 3, 2)]
@@ -279,7 +279,7 @@ def test_a_purge_leaves_what_someone_has() -> None:
     acquire(ledger, "c", 4)
     ledger.reserve("c", [(1, 1)])
     assert ledger.purge() == [(4, 7)]
-    assert (ledger.held, ledger.leaving, ledger.ready, ledger.delayed) == (3, 1, 0, 0)
+    assert (ledger.unacked, ledger.leaving, ledger.ready, ledger.delayed) == (3, 1, 0, 0)
     assert not ledger.cancel(0)
 
 
@@ -290,9 +290,14 @@ def test_what_is_alive_is_listed_from_anywhere() -> None:
     ledger = queue_of(2 * CHUNK)
     acquire(ledger, "c", 10)
     ledger.ack("c", [(2, 3)])
-    runs = [(State.HELD, 0, 2), (State.HELD, 5, 5), (State.READY, 10, CHUNK - 10), (State.READY, CHUNK, CHUNK)]
+    runs = [
+        (State.IN_FLIGHT, 0, 2),
+        (State.IN_FLIGHT, 5, 5),
+        (State.READY, 10, CHUNK - 10),
+        (State.READY, CHUNK, CHUNK),
+    ]
     assert list(ledger.alive_runs()) == runs
-    assert list(ledger.alive_runs(after=5)) == [(State.HELD, 6, 4), *runs[2:]]
+    assert list(ledger.alive_runs(after=5)) == [(State.IN_FLIGHT, 6, 4), *runs[2:]]
     assert next(ledger.alive_runs(State.READY, after=CHUNK + 5)) == (State.READY, CHUNK + 6, CHUNK - 6)
 
 
@@ -314,7 +319,7 @@ def test_after_a_restart_nothing_is_held_and_everything_else_is_as_it_was() -> N
     ledger.reject("c", [(1, 1)])
     stored = msgspec.msgpack.encode(ledger.dump())
     again = Ledger.load(msgspec.msgpack.decode(stored, type=LedgerState), keeps_dead=True)
-    assert (again.ready, again.delayed, again.held, again.leaving) == (4, 1, 0, 1)
+    assert (again.ready, again.delayed, again.unacked, again.leaving) == (4, 1, 0, 1)
     assert (again.newest, again.consumers, again.ready_at(5)) == (5, 0, START + 70_000)
     again.attach("c")
     assert acquire(again, "c", 9) == [(0, 1, 2), (2, 1, 2), (3, 2, 1)]
@@ -336,7 +341,7 @@ def test_ids_that_do_not_ascend_are_refused(run: Run) -> None:
 
 
 def test_the_moves_can_be_printed_and_every_state_can_end() -> None:
-    assert "HELD    release later  DELAYED" in moves_table()
+    assert "IN_FLIGHT release later  DELAYED" in moves_table()
     assert {state for state, verb in MOVES if verb == "finish"} == set(State) - {State.DONE}
 
 

@@ -174,7 +174,7 @@ class LedgerMachine(RuleBasedStateMachine):
         runs = near if not self.grants else near | near | st.sampled_from(self.grants[-9:])
         return data.draw(st.lists(runs, min_size=1, max_size=4))
 
-    @precondition(lambda self: self.ledger.held)
+    @precondition(lambda self: self.ledger.unacked)
     @rule(data=st.data(), verb=st.sampled_from([*VERDICTS, "touch"]))
     def settle(self, data: st.DataObject, verb: str) -> None:
         entry = data.draw(st.sampled_from([entry for entry in self.model.entries.values() if entry.holder]))
@@ -210,7 +210,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert outcome.done == []
         else:
             unknown: list[Run] = []
-            found = self.ledger.held_of(consumer, runs, unknown)
+            found = self.ledger.in_flight_of(consumer, runs, unknown)
             outcome = getattr(self.ledger, verb)(consumer, runs)
             assert (joined(found), unknown) == (outcome.done, outcome.unknown)
             assert is_tidy(outcome.done)
@@ -382,8 +382,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def to_the_next_end_of_a_hold(self) -> None:
-        """The same for `next_hold_ms`."""
-        next_ms, late = self.ledger.next_hold_ms(), self.model.next_late()
+        """The same for `next_visibility_ms`."""
+        next_ms, late = self.ledger.next_visibility_ms(), self.model.next_late()
         if late is not None:
             assert next_ms is not None
             assert next_ms <= max(late, self.since)
@@ -397,7 +397,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self._check_came(lapsed, Came(set(), expired, set()))
         assert is_tidy(lapsed.ready)
         assert ids_of(lapsed.ready) == due
-        self._check_came(self.ledger.lapse_holds(self.since), self.model.lapse_holds(self.since))
+        self._check_came(self.ledger.lapse_visibility(self.since), self.model.lapse_visibility(self.since))
 
     # -- do they agree? ---------------------------------------------------------------------------------------------
 
@@ -429,7 +429,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert ledger.deliveries_of(entry.id) == entry.deliveries
             if len(entries) < 100:  # it searches
                 assert ledger.ready_at(entry.id) == (entry.due_at if entry.state is State.DELAYED else None)
-        counts = (ledger.ready, ledger.delayed, ledger.held, ledger.leaving)
+        counts = (ledger.ready, ledger.delayed, ledger.unacked, ledger.leaving)
         assert counts == tuple(by_state[state] for state in State if state)
         assert len(ledger) == len(entries)
         assert ledger.newest == self.next_id - 1
@@ -438,7 +438,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert ledger.consumers == len(self.model.prefetch)
         assert ledger.active == self.model.active
         for consumer in CONSUMERS:
-            assert ledger.held_by(consumer) == len(self.model.held_by(consumer))
+            assert ledger.unacked_of(consumer) == len(self.model.held_by(consumer))
 
     @invariant()
     def what_waits_is_found_with_its_time(self) -> None:

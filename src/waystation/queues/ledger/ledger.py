@@ -1,22 +1,22 @@
 """The ledger: the one state machine of per-message delivery, for queues and shared subscriptions alike.
 
-    admit ──▶ READY ──acquire──▶ HELD ──ack──▶ DONE
-                ▲  ▲              │ │ │
-                │  └──release─────┘ │ └─reserve──▶ LEAVING ──finish──▶ DONE
-                │   hold runs out   │                 └──restore──▶ READY
-                └──its time── DELAYED ◀──release(until)
+    admit ──▶ READY ──acquire──▶ IN_FLIGHT ──ack──▶ DONE
+                ▲  ▲                  │ │ │
+                │  └──release─────────┘ │ └─reserve──▶ LEAVING ──finish──▶ DONE
+                │   visibility timeout  │                 └──restore──▶ READY
+                └──its time── DELAYED ◀─┘ release(until)
     claim (READY, DELAYED) ──▶ LEAVING
     admit(deliver_at) ──▶ DELAYED
-    expiry (from READY, DELAYED), exhaustion and rejection (from HELD) ──▶ DONE, or LEAVING where the dead are kept
+    expiry (from READY, DELAYED), exhaustion and rejection (from IN_FLIGHT) ──▶ DONE, or LEAVING where the dead are kept
 
 It is pure: no I/O, no clock of its own. Time is handed in, decisions are handed out; whoever calls stores them and
 moves messages. There are two times, which are never compared: delays and expiries are stored, and are of the wall
-clock; holds live in memory only, and are of the monotonic clock (`acquire`, `touch`, `lapse_holds`, `next_hold_ms`).
-Entries are known by ids that ascend with every admission, and are spoken of in runs (first, count): a
-thousand in a row cost as little as one.
+clock; visibility timeouts are in memory only, and are of the monotonic clock (`acquire`, `touch`, `lapse_visibility`,
+`next_visibility_ms`). Entries are known by ids that ascend with every admission, and are spoken of in runs (first,
+count): a thousand in a row cost as little as one.
 
 Invariants:
-- An entry is in exactly one state, and changes it only as `moves.MOVES` says. It is held by at most one consumer.
+- An entry is in exactly one state, and changes it only as `moves.MOVES` says. It is in flight to at most one consumer.
 - Strictly higher priorities first; within one, the order of admission, also for what came back.
 - Never early: a delayed entry is not acquired before its time. Expired entries are never acquired, if the caller lets
   time pass (`lapse`) before it acquires.
@@ -24,9 +24,9 @@ Invariants:
   exhausted instead of ready.
 - LEAVING entries wait for `finish` or `restore`; time does nothing to them.
 
-A ready entry costs one byte, or two among priorities above 15 (`chunk.py`), a delayed one nine (`timer_wheel.py`), a
-hold the same for one entry as for a thousand (`in_flight.py`). Only a queue, or a shared subscription, calls this, on
-one thread.
+A ready entry costs one byte, or two among priorities above 15 (`chunk.py`), a delayed one nine (`timer_wheel.py`),
+one run in flight the same for one entry as for a thousand (`in_flight.py`). Only a queue, or a shared subscription,
+calls this, on one thread.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from waystation.message import HIGHEST_PRIORITY, Run
 from waystation.queues.errors import UnknownConsumer
 from waystation.queues.ledger import moves
 from waystation.queues.ledger.delivery_counts import NONE, DeliveryCounts
-from waystation.queues.ledger.in_flight import NOBODY, Holder, Holds
-from waystation.queues.ledger.moves import DELAYED, DONE, HELD, READY, Move, State
+from waystation.queues.ledger.in_flight import NOBODY, InFlight, LedgerConsumer
+from waystation.queues.ledger.moves import DELAYED, DONE, IN_FLIGHT, READY, Move, State
 from waystation.queues.ledger.outcomes import Grant, Lapsed, Outcome, Returned, add_grant, add_grants
 from waystation.queues.ledger.runs import add_run, tidy
 from waystation.queues.ledger.schedule import TIMELESS, Schedule, ScheduleState
@@ -53,7 +53,7 @@ __all__ = ["CHUNK", "Grant", "Lapsed", "Ledger", "LedgerState", "Outcome", "Run"
 
 
 class LedgerState(msgspec.Struct, array_like=True, frozen=True):
-    """A ledger as it is stored: without consumers, and nothing is held."""
+    """A ledger as it is stored: without consumers, and nothing is in flight."""
 
     states: StatesState
     schedule: ScheduleState | None = None
@@ -63,7 +63,7 @@ class Ledger:
     """One queue's. `max_deliveries` 0: no limit. `single_active`: only the consumer that came first is served.
     `keeps_dead`: what dies is LEAVING, until the caller has moved it and says `finish`. All may change at any time."""
 
-    __slots__ = ("_hidden_from", "_holds", "_schedule", "_states", "keeps_dead", "max_deliveries", "single_active")
+    __slots__ = ("_hidden_from", "_in_flight", "_schedule", "_states", "keeps_dead", "max_deliveries", "single_active")
 
     def __init__(self, *, max_deliveries: int = 0, single_active: bool = False, keeps_dead: bool = False) -> None:
         self._hidden_from: int | None = None
@@ -72,7 +72,7 @@ class Ledger:
         self.keeps_dead = keeps_dead
         self._states = States()
         # These are there only while they are needed: most of a million queues are idle.
-        self._holds = NOBODY
+        self._in_flight = NOBODY
         self._schedule = TIMELESS
 
     # -- what there is ----------------------------------------------------------------------------------------------
@@ -86,8 +86,9 @@ class Ledger:
         return self._states.delayed
 
     @property
-    def held(self) -> int:
-        return self._states.held
+    def unacked(self) -> int:
+        """Those that are IN_FLIGHT: delivered, and not settled yet."""
+        return self._states.unacked
 
     @property
     def leaving(self) -> int:
@@ -95,9 +96,9 @@ class Ledger:
 
     @property
     def in_flight(self) -> int:
-        """Neither ready, delayed nor done: held by a consumer, acked in an open transaction, claimed by a reader, or
-        dead and on its way. What people are shown as in flight: every living message is in one count."""
-        return self._states.held + self._states.leaving
+        """Neither ready, delayed nor done: delivered to a consumer, acked in an open transaction, claimed by a reader,
+        or dead and on its way. What people are shown as in flight: every living message is in one count."""
+        return self._states.unacked + self._states.leaving
 
     @property
     def newest(self) -> int:
@@ -116,10 +117,10 @@ class Ledger:
         if state is DONE:
             return 0
         tries = self._states.tries
-        return (tries.get(entry) if tries is not None else 0) + (state is HELD)
+        return (tries.get(entry) if tries is not None else 0) + (state is IN_FLIGHT)
 
     def tries_of(self, entry: int) -> int:
-        """The same without the present hold."""
+        """The same without the present delivery."""
         tries = self._states.tries
         return tries.get(entry) if tries is not None else 0
 
@@ -161,31 +162,33 @@ class Ledger:
     # -- consumers --------------------------------------------------------------------------------------------------
 
     def attach(self, consumer: str, prefetch: int = 0, *, aside: bool = False) -> None:
-        """A consumer comes, or changes how many entries it may hold at once (0: any number). `aside`: with
+        """A consumer comes, or changes how many entries it may have in flight at once (0: any number). `aside`: with
         `single_active` it takes what it takes, and is never the one whose turn it is."""
         if prefetch < 0:
             raise Invalid(f"prefetch {prefetch} is below zero")
-        if self._holds is NOBODY:
-            self._holds = Holds(self._states)
-        known = self._holds.consumers.get(consumer)
+        if self._in_flight is NOBODY:
+            self._in_flight = InFlight(self._states)
+        known = self._in_flight.consumers.get(consumer)
         if known is None:
-            self._holds.consumers[consumer] = Holder(prefetch, aside)
+            self._in_flight.consumers[consumer] = LedgerConsumer(prefetch, aside)
         else:
             known.prefetch = prefetch
             known.aside = aside
 
     def set_aside(self, consumer: str) -> None:
-        """The consumer takes no more; what it holds stays its own. With `single_active` it is the next one's turn."""
-        who = self._holds.consumers.get(consumer)
+        """The consumer takes no more; what is in flight to it stays its own. With `single_active` it is the next one's
+        turn."""
+        who = self._in_flight.consumers.get(consumer)
         if who is not None:
             who.aside = True
 
     def detach(self, consumer: str, *, forgiven: bool = False) -> Lapsed:
-        """A consumer goes; what it held comes back. `forgiven`: it was no failure, and counts towards no limit."""
+        """A consumer goes; what was in flight to it is requeued. `forgiven`: it was no failure, and counts towards no
+        limit."""
         lapsed = Lapsed()
-        gone = self._holds.consumers.pop(consumer, None)
+        gone = self._in_flight.consumers.pop(consumer, None)
         if gone is not None:
-            for first, count in self._holds.end_all(gone):
+            for first, count in self._in_flight.end_all(gone):
                 if forgiven:
                     lapsed.forgiven += self.forgive([(first, count)])
                 self._come_back(first, count, lapsed)
@@ -195,19 +198,19 @@ class Ledger:
     @property
     def active(self) -> str | None:
         """With `single_active`: the consumer whose turn it is."""
-        return next((consumer for consumer, who in self._holds.consumers.items() if not who.aside), None)
+        return next((consumer for consumer, who in self._in_flight.consumers.items() if not who.aside), None)
 
     @property
     def consumers(self) -> int:
-        return len(self._holds.consumers)
+        return len(self._in_flight.consumers)
 
-    def held_by(self, consumer: str) -> int:
-        who = self._holds.consumers.get(consumer)
-        return who.held if who is not None else 0
+    def unacked_of(self, consumer: str) -> int:
+        who = self._in_flight.consumers.get(consumer)
+        return who.unacked if who is not None else 0
 
     def prefetch_of(self, consumer: str) -> int:
-        """How many entries it may hold at once; 0: any number."""
-        who = self._holds.consumers.get(consumer)
+        """How many entries it may have in flight at once; 0: any number."""
+        who = self._in_flight.consumers.get(consumer)
         return who.prefetch if who is not None else 0
 
     # -- coming -----------------------------------------------------------------------------------------------------
@@ -270,20 +273,20 @@ class Ledger:
 
     # -- handing out ------------------------------------------------------------------------------------------------
 
-    def acquire(self, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Grant]:
+    def acquire(self, consumer: str, count: int, now_ms: int, visibility_timeout_ms: int) -> list[Grant]:
         """Up to `count` entries for a consumer, as its prefetch allows. The caller has let time pass (`lapse`); this
         `now_ms` is of the monotonic clock."""
-        holds, states, hidden_from = self._holds, self._states, self._hidden_from
-        who = holds.consumers.get(consumer)
+        in_flight, states, hidden_from = self._in_flight, self._states, self._hidden_from
+        who = in_flight.consumers.get(consumer)
         if who is None:
             raise UnknownConsumer(f"consumer {consumer!r} is not attached to this queue")
         if self.single_active and not who.aside and consumer != self.active:
             return []
-        if who.prefetch and count > who.prefetch - who.held:
-            count = who.prefetch - who.held
+        if who.prefetch and count > who.prefetch - who.unacked:
+            count = who.prefetch - who.unacked
         if count > states.ready:
             count = states.ready
-        deadline_ms = now_ms + hold_ms
+        deadline_ms = now_ms + visibility_timeout_ms
         grants: list[Grant] = []
         while count > 0:
             if hidden_from is None:
@@ -293,7 +296,7 @@ class Ledger:
             else:
                 break
             count -= taken
-            holds.begin(who, first, taken, deadline_ms)
+            in_flight.begin(who, first, taken, deadline_ms)
             if states.tries is not None and states.tries.has(first):
                 add_grants(grants, first, taken, states.tries, deadline_ms)
             elif grants:
@@ -317,10 +320,10 @@ class Ledger:
     def _settle(self, consumer: str, runs: Sequence[Run], move: Move) -> Outcome:
         outcome = Outcome()
         states, schedule = self._states, self._schedule
-        for first, count in self._end_holds(consumer, runs, outcome.unknown):
+        for first, count in self._end_in_flight(consumer, runs, outcome.unknown):
             if not move.ends:
                 self._tries().bump(first, count)
-            states.move_held(first, count, move)
+            states.move_in_flight(first, count, move)
             if move.ends:
                 schedule.forget(first, count)
             add_run(outcome.done, first, count)
@@ -332,18 +335,19 @@ class Ledger:
         """The consumer gives them back: ready at once, or delayed until a time (a retry that backs off). `forgiven`: it
         was no failure, and counts towards no limit."""
         outcome = Outcome()
-        for first, count in self._end_holds(consumer, runs, outcome.unknown):
+        for first, count in self._end_in_flight(consumer, runs, outcome.unknown):
             if forgiven:
                 outcome.forgiven += self.forgive([(first, count)])
             self._come_back(first, count, outcome, until_ms)
         return outcome
 
-    def held_of(self, consumer: str, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
-        """Which of these the consumer holds, each run within one hold; the others are added to `unknown`."""
-        who = self._holds.consumers.get(consumer)
+    def in_flight_of(self, consumer: str, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
+        """Which of these are in flight to the consumer, each run within one in-flight run; the others are added to
+        `unknown`."""
+        who = self._in_flight.consumers.get(consumer)
         if who is None:
             return self._nobodys(runs, unknown)
-        return self._holds.held(who, runs, unknown)
+        return self._in_flight.find(who, runs, unknown)
 
     def of_delivery(self, runs: Sequence[Run], deliveries: int, stale: list[Run]) -> Sequence[Run]:
         """Those of these entries whose present, or next, delivery has that number; the others are added to `stale`. A
@@ -364,7 +368,7 @@ class Ledger:
         """What `release` will do with these, so that it can be written before it happens."""
         planned = Outcome()
         uncounted = 0 if forgiven else 1  # one delivery more, against a limit that is one more
-        for first, count in self.held_of(consumer, runs, planned.unknown):
+        for first, count in self.in_flight_of(consumer, runs, planned.unknown):
             if forgiven:
                 planned.forgiven += self._limited([(first, count)])
             found = verdicts(
@@ -402,25 +406,25 @@ class Ledger:
 
     def postpone(self, consumer: str, runs: Sequence[Run], until_ms: int) -> list[Run]:
         """They were acquired before their time, which was not known then: delayed until it comes, and the acquisition
-        does not count. Returns what was held."""
+        does not count. Returns what was in flight."""
         outcome = Outcome()
-        for first, count in self._end_holds(consumer, runs, outcome.unknown):
+        for first, count in self._end_in_flight(consumer, runs, outcome.unknown):
             self._give_back(first, count, outcome, until_ms)
         self._schedule.expire_late()
         return outcome.returned
 
-    def touch(self, consumer: str, runs: Sequence[Run], now_ms: int, hold_ms: int) -> list[Run]:
-        """The consumer needs more time; returns what it does not hold."""
+    def touch(self, consumer: str, runs: Sequence[Run], now_ms: int, visibility_timeout_ms: int) -> list[Run]:
+        """The consumer needs more time; returns what is not in flight to it."""
         unknown: list[Run] = []
-        ended = self._end_holds(consumer, runs, unknown)
+        ended = self._end_in_flight(consumer, runs, unknown)
         if ended:
-            self._holds.again(self._holds.consumers[consumer], ended, now_ms + hold_ms)
+            self._in_flight.again(self._in_flight.consumers[consumer], ended, now_ms + visibility_timeout_ms)
         return unknown
 
     # -- taking out -------------------------------------------------------------------------------------------------
 
     def cancel(self, entry: int) -> bool:
-        """Takes out an entry that nobody holds; False if it is held, leaving or gone."""
+        """Takes out an entry that is not in flight; False if it is, or is leaving or gone."""
         return bool(self._finish(entry, 1, moves.CANCEL))
 
     def purge(self) -> list[Run]:
@@ -436,11 +440,11 @@ class Ledger:
         return oldest
 
     def take_out(self, entry: int) -> bool:
-        """READY, DELAYED or HELD by anyone becomes LEAVING; False if it is that already, or gone."""
+        """READY, DELAYED or IN_FLIGHT to anyone becomes LEAVING; False if it is that already, or gone."""
         state = self._states.state_of(entry)
-        if state is HELD:
+        if state is IN_FLIGHT:
             self._tries().bump(entry, 1)
-            self._holds.end_of_anyone(entry, 1)
+            self._in_flight.end_of_anyone(entry, 1)
         elif state is DELAYED:
             self._schedule.drop_delay(entry, 1)
         return self._states.move_one(entry, moves.TAKE_OUT)
@@ -453,8 +457,8 @@ class Ledger:
     def claim(self, count: int) -> list[Run]:
         """Up to `count` entries, those that would be acquired next, become LEAVING: `finish` or `restore` follows.
 
-        No consumer holds them and no delivery is counted: who claims them can do so again, and means the same. The
-        caller has let time pass.
+        They are in flight to no consumer and no delivery is counted: who claims them can do so again, and means the
+        same. The caller has let time pass.
         """
         states = self._states
         claimed: list[Run] = []
@@ -466,7 +470,7 @@ class Ledger:
                 first, taken = shown
             else:
                 break
-            states.move_held(first, taken, moves.RESERVE)
+            states.move_in_flight(first, taken, moves.RESERVE)
             add_run(claimed, first, taken)
             count -= taken
         tidy(claimed)
@@ -481,11 +485,11 @@ class Ledger:
         return claimed
 
     def finish(self, runs: Sequence[Run]) -> list[Run]:
-        """Ends entries whatever they are, whoever holds them; returns those that were alive."""
+        """Ends entries whatever they are, in flight or not; returns those that were alive."""
         finished: list[Run] = []
         for first, count in runs:
-            if self._states.held:
-                self._holds.end_of_anyone(first, count)
+            if self._states.unacked:
+                self._in_flight.end_of_anyone(first, count)
             finished += self._finish(first, count, moves.FINISH)
         tidy(finished)
         return finished
@@ -501,7 +505,7 @@ class Ledger:
         return restored
 
     def _finish(self, first: int, count: int, move: Move) -> list[Run]:
-        """Entries that nobody holds are done, or dead."""
+        """Entries that are not in flight are done, or dead."""
         schedule = self._schedule
         if not move.ends:
             schedule.drop_delay(first, count)
@@ -527,10 +531,11 @@ class Ledger:
         lapsed.tidy()
         return lapsed
 
-    def lapse_holds(self, now_ms: int) -> Lapsed:
-        """Lets time of the monotonic clock pass: holds end. The caller has let that of the wall clock pass before."""
+    def lapse_visibility(self, now_ms: int) -> Lapsed:
+        """Lets time of the monotonic clock pass: visibility timeouts end. The caller has let that of the wall clock
+        pass before."""
         lapsed = Lapsed()
-        for first, count in self._holds.end_late(now_ms):
+        for first, count in self._in_flight.end_late(now_ms):
             self._come_back(first, count, lapsed)
         lapsed.tidy()
         return lapsed
@@ -539,9 +544,9 @@ class Ledger:
         """When, by the wall clock, `lapse` may have something to do; None: never."""
         return self._schedule.next_ms()
 
-    def next_hold_ms(self) -> int | None:
-        """When, by the monotonic clock, `lapse_holds` may have something to do; None: never."""
-        return self._holds.next_ms()
+    def next_visibility_ms(self) -> int | None:
+        """When, by the monotonic clock, `lapse_visibility` may have something to do; None: never."""
+        return self._in_flight.next_ms()
 
     # -- what a replay says -----------------------------------------------------------------------------------------
 
@@ -569,12 +574,12 @@ class Ledger:
         return exhausted
 
     def delay(self, entry: int, until_ms: int) -> None:
-        """READY or HELD becomes DELAYED; what is DELAYED already waits for this time instead."""
+        """READY or IN_FLIGHT becomes DELAYED; what is DELAYED already waits for this time instead."""
         state = self._states.state_of(entry)
-        if state is HELD:
+        if state is IN_FLIGHT:
             self._tries().bump(entry, 1)
-            self._holds.end_of_anyone(entry, 1)
-            self._states.move_held(entry, 1, moves.LATER)
+            self._in_flight.end_of_anyone(entry, 1)
+            self._states.move_in_flight(entry, 1, moves.LATER)
         elif state is DELAYED:
             self._schedule.drop_delay(entry, 1)
         elif not self._states.move_one(entry, moves.DELAY):
@@ -596,9 +601,9 @@ class Ledger:
             self._schedule = Schedule(self._states)
         return self._schedule
 
-    def _end_holds(self, consumer: str, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
-        who = self._holds.consumers.get(consumer)
-        return self._nobodys(runs, unknown) if who is None else self._holds.end(who, runs, unknown)
+    def _end_in_flight(self, consumer: str, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
+        who = self._in_flight.consumers.get(consumer)
+        return self._nobodys(runs, unknown) if who is None else self._in_flight.end(who, runs, unknown)
 
     def _nobodys(self, runs: Sequence[Run], unknown: list[Run]) -> list[Run]:
         unknown += [run for run in runs if run[1] > 0]
@@ -606,7 +611,7 @@ class Ledger:
         return []
 
     def _come_back(self, first: int, count: int, into: Returned, until_ms: int | None = None) -> None:
-        """Entries of one hold, just ended, are nobody's again."""
+        """Entries of one in-flight run, just ended, are nobody's again."""
         self._tries().bump(first, count)
         found = verdicts(self._states, first, count, self.max_deliveries, self._schedule.overdue)
         if found is None:
@@ -617,28 +622,28 @@ class Ledger:
             if verdict == BACK:
                 self._give_back(start, length, into, until_ms)
                 continue
-            self._states.move_held(start, length, moves.DIE[self.keeps_dead])
+            self._states.move_in_flight(start, length, moves.DIE[self.keeps_dead])
             if not self.keeps_dead:
                 self._schedule.forget(start, length)
             add_run(into.expired if verdict == EXPIRED else into.exhausted, start, length)
 
     def _give_back(self, first: int, count: int, into: Returned, until_ms: int | None) -> None:
-        self._states.move_held(first, count, moves.RELEASE if until_ms is None else moves.LATER)
+        self._states.move_in_flight(first, count, moves.RELEASE if until_ms is None else moves.LATER)
         if until_ms is not None:
             self._planned().delay(first, count, until_ms)
         add_run(into.returned, first, count)
 
     def _rest(self) -> None:
-        """Nothing is alive. If nobody is here either, what holds and times needed goes: an idle queue is small."""
+        """Nothing is alive. If nobody is here either, what deliveries and times needed goes: an idle queue is small."""
         if not self._states.chunks and not self.consumers:
-            self._holds, self._schedule = NOBODY, TIMELESS
+            self._in_flight, self._schedule = NOBODY, TIMELESS
             self._states.rest()
 
     # -- storing ----------------------------------------------------------------------------------------------------
 
     def dump(self) -> LedgerState:
         schedule = None if self._schedule is TIMELESS else self._schedule.dump()
-        return LedgerState(self._states.dump(self._holds.runs()), schedule)
+        return LedgerState(self._states.dump(self._in_flight.runs()), schedule)
 
     @classmethod
     def load(

@@ -1,8 +1,8 @@
 """The states of an entry and the legal moves between them: a table that can be printed, and that everything obeys.
 
-An entry's byte is its state, the level of its priority above, and for HELD the mark of a hold's first entry. Runs of
-entries are moved by translating their bytes, with tables that are made here from `MOVES`: there is no second list of
-what is legal.
+An entry's byte is its state, the level of its priority above, and for IN_FLIGHT the mark of an in-flight run's first
+entry. Runs of entries are moved by translating their bytes, with tables that are made here from `MOVES`: there is no
+second list of what is legal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOP = LEVELS - 1
 PRIORITY_SHIFT = 4
 STATE_MASK = 0x07
 HEAD = 0x08
-"""Set in the first byte of each hold, so that the hold of any entry is found by looking back."""
+"""Set in the first byte of each run in flight, so that the run of any entry is found by looking back."""
 
 
 class State(IntEnum):
@@ -26,21 +26,21 @@ class State(IntEnum):
     DONE = 0
     READY = 1
     DELAYED = 2
-    HELD = 3
+    IN_FLIGHT = 3
     LEAVING = 4  # claimed, part of an open transaction, or dead and not yet moved to where the dead go
 
 
-DONE, READY, DELAYED, HELD, LEAVING = State
+DONE, READY, DELAYED, IN_FLIGHT, LEAVING = State
 # By these names, since `State.READY` takes ten times as long as a name of the module: 95 ns, often enough to matter.
 
 MOVES: dict[tuple[State, str], State] = {
-    (State.READY, "acquire"): State.HELD,
-    (State.HELD, "ack"): State.DONE,
-    (State.HELD, "release"): State.READY,  # also when its hold runs out
-    (State.HELD, "release later"): State.DELAYED,
-    (State.HELD, "reserve"): State.LEAVING,
-    (State.HELD, "die"): State.DONE,  # rejected; or given back when it has expired, or once too often
-    (State.HELD, "die, kept"): State.LEAVING,
+    (State.READY, "acquire"): State.IN_FLIGHT,
+    (State.IN_FLIGHT, "ack"): State.DONE,
+    (State.IN_FLIGHT, "release"): State.READY,  # also when its visibility timeout ends
+    (State.IN_FLIGHT, "release later"): State.DELAYED,
+    (State.IN_FLIGHT, "reserve"): State.LEAVING,
+    (State.IN_FLIGHT, "die"): State.DONE,  # rejected; or requeued when it has expired, or once too often
+    (State.IN_FLIGHT, "die, kept"): State.LEAVING,
     (State.DELAYED, "due"): State.READY,
     (State.READY, "expire"): State.DONE,
     (State.DELAYED, "expire"): State.DONE,
@@ -52,21 +52,21 @@ MOVES: dict[tuple[State, str], State] = {
     (State.DELAYED, "cancel"): State.DONE,
     (State.READY, "take out"): State.LEAVING,
     (State.DELAYED, "take out"): State.LEAVING,
-    (State.HELD, "take out"): State.LEAVING,
+    (State.IN_FLIGHT, "take out"): State.LEAVING,
     (State.READY, "claim"): State.LEAVING,
     (State.DELAYED, "claim"): State.LEAVING,
     (State.LEAVING, "restore"): State.READY,
     (State.READY, "delay"): State.DELAYED,
     (State.READY, "finish"): State.DONE,
     (State.DELAYED, "finish"): State.DONE,
-    (State.HELD, "finish"): State.DONE,
+    (State.IN_FLIGHT, "finish"): State.DONE,
     (State.LEAVING, "finish"): State.DONE,
 }
 """Every legal move; `moves_table()` prints it. The bytes that runs are translated by are made from it."""
 
 
 def moves_table() -> str:
-    return "\n".join(f"{state.name:7} {verb:14} {after.name}" for (state, verb), after in MOVES.items())
+    return "\n".join(f"{state.name:9} {verb:14} {after.name}" for (state, verb), after in MOVES.items())
 
 
 class Move(NamedTuple):

@@ -22,7 +22,7 @@ class Grant(NamedTuple):
 
 
 class Returned(msgspec.Struct, gc=False):
-    """What became of entries that somebody held."""
+    """What became of entries that were in flight."""
 
     returned: list[Run] = []  # ready again, or delayed if so asked
     expired: list[Run] = []
@@ -37,7 +37,7 @@ class Returned(msgspec.Struct, gc=False):
 
 
 class Lapsed(Returned, gc=False):
-    """What time has done, or the leaving of a consumer. `returned`: their holds ended."""
+    """What time has done, or the leaving of a consumer. `returned`: their visibility timeouts ended."""
 
     ready: list[Run] = []  # delayed until now
 
@@ -46,7 +46,7 @@ class Outcome(Returned, gc=False):
     """What a consumer's verdict has done."""
 
     done: list[Run] = []  # what was asked for
-    unknown: list[Run] = []  # the consumer does not hold these; nothing happened to them
+    unknown: list[Run] = []  # these are not in flight to the consumer; nothing happened to them
 
 
 def add_grant(grants: list[Grant], first: int, count: int, deliveries: int, deadline_ms: int) -> None:

@@ -17,7 +17,7 @@ from array import array
 import msgspec
 
 from waystation.message import Run
-from waystation.queues.ledger.moves import DELAYED, DONE, HELD, LEAVING, READY
+from waystation.queues.ledger.moves import DELAYED, DONE, IN_FLIGHT, LEAVING, READY
 from waystation.queues.ledger.runs import runs_of
 from waystation.queues.ledger.states import States
 from waystation.queues.ledger.timer_wheel import Stretch, TimerWheel, TimerWheelState
@@ -46,7 +46,7 @@ class Schedule:
         self._times: TimerWheel | None = None
         self._expiries: TimerWheel | None = None
         self._moved: dict[int, int] | None = None
-        self.overdue: set[int] | None = None  # held or leaving while their expiry passed
+        self.overdue: set[int] | None = None  # in flight or leaving while their expiry passed
 
     def delay(self, first: int, count: int, until_ms: int) -> None:
         """Entries that were made DELAYED will be due."""
@@ -101,12 +101,12 @@ class Schedule:
     def expired(self, now_ms: int) -> list[Run]:
         """The runs whose expiry has come. Those in someone's hands, or on their way out, are noted as overdue."""
         runs = runs_of(self._expiries.due(now_ms)) if self._expiries is not None else []
-        if runs and (self._states.held or self._states.leaving):
+        if runs and (self._states.unacked or self._states.leaving):
             if self.overdue is None:
                 self.overdue = set()
             for first, count in runs:
                 for state, start, length in self._states.runs(first, count):
-                    if state is HELD or state is LEAVING:
+                    if state is IN_FLIGHT or state is LEAVING:
                         self.overdue.update(range(start, start + length))
         return runs
 

@@ -40,16 +40,16 @@ from waystation.queues.ledger.runs import add_run
 __all__ = ["CHUNK", "State", "States", "StatesState"]
 
 _STATES = tuple(State)
-_READY, _DELAYED, _HELD, _LEAVING = 1, 2, 3, 4  # as plain numbers, which are quicker than members of an enum
+_READY, _DELAYED, _IN_FLIGHT, _LEAVING = 1, 2, 3, 4  # as plain numbers, which are quicker than members of an enum
 _STATE_ONLY = bytes(byte & STATE_MASK for byte in range(256))
-_AT_REST = RELEASE.after  # nobody holds anything after a restart
-_HELD_BYTES = tuple(_HELD | level << PRIORITY_SHIFT for level in range(LEVELS))
+_AT_REST = RELEASE.after  # nothing is in flight after a restart
+_IN_FLIGHT_BYTES = tuple(_IN_FLIGHT | level << PRIORITY_SHIFT for level in range(LEVELS))
 _ONES = re.compile(b"\x01+")
 _RUNS = re.compile(b"\x01+|\x02+|\x03+|\x04+")
 
 
 class StatesState(msgspec.Struct, array_like=True, frozen=True):
-    """The bytes as they are stored, chunk by chunk: nothing is held."""
+    """The bytes as they are stored, chunk by chunk: nothing is in flight."""
 
     newest: int
     numbers: list[int]
@@ -62,21 +62,32 @@ class StatesState(msgspec.Struct, array_like=True, frozen=True):
 class States:
     """Entry → state and priority."""
 
-    __slots__ = ("chunks", "delayed", "held", "leaving", "limits", "lines", "newest", "on_chunk_gone", "ready", "tries")
+    __slots__ = (
+        "chunks",
+        "delayed",
+        "leaving",
+        "limits",
+        "lines",
+        "newest",
+        "on_chunk_gone",
+        "ready",
+        "tries",
+        "unacked",
+    )
 
     def __init__(self) -> None:
         self.chunks: dict[int, Chunk] = {}  # ascending, since only the newest can go and come again
         self.lines: list[ReadyLine] | None = None  # by priority, ascending, as far as there are any
-        self.tries: DeliveryCounts | None = None  # how often an entry was handed out, the present hold not counted
+        self.tries: DeliveryCounts | None = None  # how often an entry was handed out, the present delivery not counted
         self.limits: DeliveryCounts | None = None  # the delivery limits that entries have of their own
         self.on_chunk_gone: Callable[[int], None] | None = None
         self.newest = -1
-        self.ready = self.delayed = self.held = self.leaving = 0
+        self.ready = self.delayed = self.unacked = self.leaving = 0
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self.ready + self.delayed + self.held + self.leaving
+        return self.ready + self.delayed + self.unacked + self.leaving
 
     def state_of(self, entry: int) -> State:
         chunk = self.chunks.get(entry // CHUNK)
@@ -157,18 +168,19 @@ class States:
     # -- moving -----------------------------------------------------------------------------------------------------
 
     def take(self, limit: int) -> Run:
-        """The next ready entries in a row, at most `limit`, become HELD: one hold. The caller knows that there are."""
+        """The next ready entries in a row, at most `limit`, become IN_FLIGHT: one run. The caller knows that there
+        are."""
         return self._take_at(*self._front(), limit)
 
     def _take_at(self, number: int, index: int, priority: int, limit: int) -> Run:
         chunk = self.chunks[number]
-        byte = _HELD_BYTES[priority if priority < TOP else TOP]
+        byte = _IN_FLIGHT_BYTES[priority if priority < TOP else TOP]
         count = 1 if limit == 1 else chunk.ready_run(index, limit, priority)
         if count > 1:
             chunk[index : index + count] = BYTES[byte] * count
         chunk[index] = byte | HEAD
         self.ready -= count
-        self.held += count
+        self.unacked += count
         return number * CHUNK + index, count
 
     def take_shown(self, limit: int, below: int) -> Run | None:
@@ -217,12 +229,12 @@ class States:
             self._leave_lines(number)
         raise LookupError("nothing is ready, though the count says so")
 
-    def move_held(self, first: int, count: int, move: Move) -> None:
-        """Moves entries of one hold, hence of one chunk and one priority."""
+    def move_in_flight(self, first: int, count: int, move: Move) -> None:
+        """Moves entries of one in-flight run, hence of one chunk and one priority."""
         number, index = divmod(first, CHUNK)
         chunk = self.chunks[number]
         after = move.after[chunk[index]]
-        self.held -= count
+        self.unacked -= count
         if not after:
             chunk.alive -= count
             if not chunk.alive:
@@ -236,7 +248,7 @@ class States:
             self._count(number, chunk, index, count)
 
     def _count(self, number: int, chunk: Chunk, index: int, count: int) -> None:
-        """Entries of one priority that are now as the first of them is: anything but HELD or DONE."""
+        """Entries of one priority that are now as the first of them is: anything but IN_FLIGHT or DONE."""
         state = chunk[index] & STATE_MASK
         if state == _READY:
             self.ready += count
@@ -247,7 +259,7 @@ class States:
             self.leaving += count
 
     def move_one(self, entry: int, move: Move) -> bool:
-        """Moves an entry, if the verb does. If it is held, the caller has ended its hold."""
+        """Moves an entry, if the verb does. If it is in flight, the caller has ended that."""
         number, index = divmod(entry, CHUNK)
         chunk = self.chunks.get(number)
         if chunk is None or index >= len(chunk) or not move.moved[chunk[index]]:
@@ -259,8 +271,8 @@ class States:
             self.ready -= 1
         elif state == _DELAYED:
             self.delayed -= 1
-        elif state == _HELD:
-            self.held -= 1
+        elif state == _IN_FLIGHT:
+            self.unacked -= 1
         else:
             self.leaving -= 1
         if after:
@@ -272,7 +284,7 @@ class States:
         return True
 
     def move(self, first: int, count: int, move: Move) -> list[Run]:
-        """Moves those of a run that the verb moves, and says which. Of what is held, the caller has ended the holds."""
+        """Moves those of a run that the verb moves, and says which. Of what is in flight, the caller has ended that."""
         if count == 1:
             return [(first, 1)] if self.move_one(first, move) else []
         moved: list[Run] = []
@@ -297,7 +309,7 @@ class States:
         old, new = before.translate(_STATE_ONLY), after.translate(_STATE_ONLY)
         self.ready += new.count(1) - old.count(1)
         self.delayed += new.count(2) - old.count(2)
-        self.held += new.count(3) - old.count(3)
+        self.unacked += new.count(3) - old.count(3)
         self.leaving += new.count(4) - old.count(4)
         if not chunk.alive:
             self._drop(number)
@@ -328,12 +340,12 @@ class States:
 
     # -- storing ----------------------------------------------------------------------------------------------------
 
-    def dump(self, held: Iterable[Run]) -> StatesState:
-        """What is held is stored as ready, and as handed out once more."""
+    def dump(self, in_flight: Iterable[Run]) -> StatesState:
+        """What is in flight is stored as ready, and as handed out once more."""
         tries = self.tries
-        if self.held:
+        if self.unacked:
             tries = DeliveryCounts() if tries is None else tries.copy()
-            for first, count in held:
+            for first, count in in_flight:
                 tries.bump(first, count)
         return StatesState(
             newest=self.newest,

@@ -1,4 +1,4 @@
-"""What is to become of entries that nobody holds any more: back in line, expired, or tried once too often."""
+"""What is to become of entries that are not in flight any more: back in line, expired, or tried once too often."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from waystation.queues.ledger.delivery_counts import SAME as SAME
 from waystation.queues.ledger.states import States
 
 BACK, EXHAUSTED, EXPIRED = 0, 1, 2
-_MANY = 255  # a tally of 255 stands for anything larger, too
+_MANY = 255  # a count of 255 stands for anything larger, too
 
 
 def verdicts(

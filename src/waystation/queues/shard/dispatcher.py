@@ -78,7 +78,7 @@ def _tiers(feeds: list[QueueFeed]) -> list[list[QueueFeed]]:
 
 def _at_once(queue: Queue, ledger: Ledger) -> int:
     """How many messages may be handed out in one turn, if they are as large as the queue's are on the average."""
-    count = ledger.ready + ledger.delayed + ledger.held
+    count = ledger.ready + ledger.delayed + ledger.unacked
     return AT_ONCE if queue.bytes < AT_ONCE_BYTES else max(1, min(AT_ONCE, AT_ONCE_BYTES * count // queue.bytes))
 
 

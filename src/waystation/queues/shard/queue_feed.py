@@ -360,7 +360,7 @@ class Getter(QueueFeed):
         ledger = self.queue.ledger
         if ledger is None or self.closed:
             return
-        if ledger.single_active and not (self._waiters or ledger.held_by(self.consumer)):
+        if ledger.single_active and not (self._waiters or ledger.unacked_of(self.consumer)):
             ledger.detach(self.consumer)
             self.shard.dispatcher.wake(self.queue)
 

@@ -490,7 +490,7 @@ class Shard(Upkeep):
         unknown: list[Run] = []
         stale: list[Run] = []
         ledger = queue.open_ledger()
-        held = ledger.held_of(consumer, ledger.of_delivery(runs, deliveries, stale), unknown)
+        held = ledger.in_flight_of(consumer, ledger.of_delivery(runs, deliveries, stale), unknown)
         unknown = _all_of(unknown, stale)
         if verdict is Verdict.ACK:
             receipt = self._acknowledge(queue, consumer, held)

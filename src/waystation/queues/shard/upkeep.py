@@ -169,7 +169,7 @@ class Upkeep:
         due_ms = ledger.next_ms()
         if due_ms is not None:
             self.calendar.arm(queue.id, due_ms)
-        held_ms = ledger.next_hold_ms()
+        held_ms = ledger.next_visibility_ms()
         if held_ms is not None:
             self.alarm.arm(queue.id, held_ms)
 
@@ -192,9 +192,9 @@ class Upkeep:
             now_ms = self.world.clock.now_ms()
             self._let_pass(queue, now_ms)
             self.note_use(queue)
-            lapsed = ledger.lapse_holds(since_ms)
+            lapsed = ledger.lapse_visibility(since_ms)
             if self.tracing is not None:
-                self.tracing.lapsed(queue, lambda entry: ledger.state_of(entry) is State.HELD)
+                self.tracing.lapsed(queue, lambda entry: ledger.state_of(entry) is State.IN_FLIGHT)
             self._lapsed(queue, lapsed, now_ms)
         self.dispatcher.wake(queue)
         self._arm(queue)

@@ -252,7 +252,7 @@ class SharePartition:
 
     def end_locks(self, now_ms: int) -> Settled:
         """Acquisition locks run out. Monotonic clock."""
-        lapsed = self.ledger.lapse_holds(now_ms)
+        lapsed = self.ledger.lapse_visibility(now_ms)
         settled = Settled(returned=[*lapsed.returned, *lapsed.exhausted])
         self._die(lapsed.exhausted, LIMIT, settled)
         return settled
