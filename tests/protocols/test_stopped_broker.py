@@ -20,8 +20,8 @@ from tests.protocols.native.kit import JsonLines
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 
-HOLD_MS = 1_500
-DEAD = {"hold_ms": HOLD_MS, "max_deliveries": 1, "dead_letter": "dead"}
+TIMEOUT_MS = 1_500
+DEAD = {"hold_ms": TIMEOUT_MS, "max_deliveries": 1, "dead_letter": "dead"}
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_an_ack_by_http_that_was_sent_in_time_counts(server: Server, http: Http)
     ack_id = http.one(queue)["ack_id"]
     connection = http.connect()
     connection.connect()
-    with stopped(server, 2 * HOLD_MS / 1000):
+    with stopped(server, 2 * TIMEOUT_MS / 1000):
         body = b'{"ack_ids": ["%s"]}' % ack_id.encode()
         connection.request("POST", f"/v1/queues/{queue}/ack", body, {"content-type": "application/json"})
     answer = answer_of(connection.getresponse())
@@ -84,7 +84,7 @@ def test_an_ack_by_http_that_was_sent_in_time_counts(server: Server, http: Http)
 def test_an_ack_by_http_on_a_connection_that_nobody_had_accepted_yet_counts(server: Server, http: Http) -> None:
     queue = _with_one_message(http, "new")
     ack_id = http.one(queue)["ack_id"]
-    with stopped(server, 2 * HOLD_MS / 1000):
+    with stopped(server, 2 * TIMEOUT_MS / 1000):
         connection = http.connect()
         body = b'{"ack_ids": ["%s"]}' % ack_id.encode()
         connection.request("POST", f"/v1/queues/{queue}/ack", body, {"content-type": "application/json"})
@@ -99,7 +99,7 @@ def test_an_ack_counts_though_another_consumer_asked_before_it_was_read(server: 
     queue = _with_one_message(http, "rival")
     with JsonLines(server.bootstrap) as rival, JsonLines(server.bootstrap) as consumer:
         [message] = consumer.get(queue)
-        with stopped(server, 2 * HOLD_MS / 1000):
+        with stopped(server, 2 * TIMEOUT_MS / 1000):
             rival.send("get", queue=queue, count=1, wait_ms=0)
             consumer.send("settle", consumer=message["consumer"], tags=[message["tag"]], verdict="ack")
         assert rival.answer()["value"]["messages"] == []
@@ -113,7 +113,7 @@ def test_a_native_ack_that_was_sent_in_time_counts(server: Server, http: Http) -
     queue = _with_one_message(http, "native")
     with JsonLines(server.bootstrap) as lines:
         [message] = lines.get(queue)
-        with stopped(server, 2 * HOLD_MS / 1000):
+        with stopped(server, 2 * TIMEOUT_MS / 1000):
             lines.send("settle", consumer=message["consumer"], tags=[message["tag"]], verdict="ack")
         assert not lines.answer()["value"].get("unknown")
         _is_done(http, queue)
@@ -126,7 +126,7 @@ def test_an_amqp_ack_that_was_sent_in_time_counts(server: Server, http: Http) ->
         amqp.say(commands.Basic.Get(queue=queue))
         found, _, _ = amqp.content()
         assert isinstance(found, commands.Basic.GetOk)
-        with stopped(server, 2 * HOLD_MS / 1000):
+        with stopped(server, 2 * TIMEOUT_MS / 1000):
             amqp.say(commands.Basic.Ack(found.delivery_tag or 0))
         amqp.ask(commands.Queue.Declare(queue=queue, passive=True))  # an answer: the ack before it was read
         _is_done(http, queue)

@@ -143,11 +143,11 @@ async def test_verdicts_without_measure_are_refused_or_harmless(machine: Machine
         for delay_ms in (-1, CENTURIES_MS):
             with pytest.raises(Invalid, match=r"^delay_ms"):
                 inbox.feed.settle(verdict, [(0, 1)], delay_ms=delay_ms)
-    for hold_ms in (0, -5, CENTURIES_MS):
+    for timeout_ms in (0, -5, CENTURIES_MS):
         with pytest.raises(Invalid, match=r"^hold_ms"):
-            inbox.feed.touch([(0, 1)], hold_ms)
+            inbox.feed.touch([(0, 1)], timeout_ms)
         with pytest.raises(Invalid, match=r"^hold_ms"):
-            Inbox(broker, "jobs", hold_ms=hold_ms)
+            Inbox(broker, "jobs", visibility_timeout_ms=timeout_ms)
     with pytest.raises(Invalid, match=r"^count"):
         await broker.queues.getter("jobs", "me").get(0, 0)
     assert broker.queues.describe("jobs").held == 5

@@ -177,7 +177,7 @@ def test_a_hold_that_runs_out_gives_the_message_to_another(tmp_path: Path) -> No
         async with small_broker(tmp_path) as broker:
             await broker.topics.create("t", 1)
             send(broker, "t", b"job")
-            slow = await Desk().open(broker, "t", hold_ms=50, name="slow", credit=1)
+            slow = await Desk().open(broker, "t", visibility_timeout_ms=50, name="slow", credit=1)
             await slow.until(1)
             other = await Desk().open(broker, "t", name="other")
             await other.until(1)
@@ -193,7 +193,7 @@ def test_touch_prolongs_a_hold(tmp_path: Path) -> None:
         async with small_broker(tmp_path) as broker:
             await broker.topics.create("t", 1)
             send(broker, "t", b"job")
-            slow = await Desk().open(broker, "t", hold_ms=100, credit=1)
+            slow = await Desk().open(broker, "t", visibility_timeout_ms=100, credit=1)
             await slow.until(1)
             assert slow.feed.touch([(slow.got[0].tag, 1)], 60_000) == []
             assert slow.feed.touch([(77, 2)]) == [(77, 2)]
@@ -702,7 +702,7 @@ def test_names_of_other_groups_are_taken(tmp_path: Path) -> None:
     ("options", "error", "words"),
     [
         ({"prefetch": -1}, Invalid, "prefetch"),
-        ({"hold_ms": 0}, Invalid, "hold_ms"),
+        ({"visibility_timeout_ms": 0}, Invalid, "hold_ms"),
         ({"max_deliveries": -2}, Invalid, "max_deliveries"),
         ({"max_deliveries": 10**6}, Invalid, "max_deliveries"),
         ({"dead_letter": "topic:not a name"}, Invalid, r"waystation\.dead\.letter"),

@@ -14,7 +14,7 @@ from waystation.share.machines.delivery import LIMIT, REJECTED, Saved, SharePart
 from waystation.share.machines.marks import DYING
 from waystation.share.machines.records import read_value, write_value
 
-HOLD_MS = 100
+TIMEOUT_MS = 100
 LIMIT_OF_DELIVERIES = 3
 MEMBERS = ("a", "b")
 
@@ -37,7 +37,7 @@ def again(partition: SharePartition) -> SharePartition:
 
 def offsets(partition: SharePartition, member: str = "a", count: int = 100, now_ms: int = 0) -> dict[int, int]:
     """Acquires, and tells each offset's deliveries."""
-    grants = partition.acquire(member, count, now_ms, HOLD_MS)
+    grants = partition.acquire(member, count, now_ms, TIMEOUT_MS)
     return {grant.first + i: grant.deliveries for grant in grants for i in range(grant.count)}
 
 
@@ -81,7 +81,7 @@ class Story(RuleBasedStateMachine):
             assert offset not in self.held
             self.counts[offset] = self.counts.get(offset, 0) + 1
             assert deliveries == self.counts[offset]
-            self.held[offset] = member, self.now_ms + HOLD_MS
+            self.held[offset] = member, self.now_ms + TIMEOUT_MS
 
     @precondition(lambda self: self.partition.end > self.partition.start)
     @rule(data=st.data(), verb=st.sampled_from(["ack", "release", "reject"]), member=st.sampled_from(MEMBERS))

@@ -6,7 +6,7 @@ import pytest
 
 from waystation.share.machines.delivery import EXPIRED, Death, SharePartition, saved_at
 
-NOW_MS, HOLD_MS = 1_000, 500
+NOW_MS, TIMEOUT_MS = 1_000, 500
 
 
 def partition(**settings: bool | int) -> SharePartition:
@@ -20,7 +20,7 @@ def deliveries(core: SharePartition, now_ms: int = NOW_MS) -> dict[int, int]:
     """What one consumer takes now, and how often each was handed out."""
     core.end_locks(now_ms)
     core.lapse(now_ms)
-    grants = core.acquire("a", 100, now_ms, HOLD_MS)
+    grants = core.acquire("a", 100, now_ms, TIMEOUT_MS)
     return {offset: grant.deliveries for grant in grants for offset in range(grant.first, grant.first + grant.count)}
 
 

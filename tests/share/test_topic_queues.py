@@ -26,7 +26,7 @@ class Worker(Consumer):
 async def consume(broker: Broker, name: str, credit: int = 1000, **options: Any) -> Worker:
     worker = Worker()
     worker.feed = await broker.topic_queues.consume(
-        name, "worker", worker.deliver, worker.ended.append, hold_ms=MAX_HORIZON_MS, **options
+        name, "worker", worker.deliver, worker.ended.append, visibility_timeout_ms=MAX_HORIZON_MS, **options
     )
     worker.feed.credit(credit)
     return worker
@@ -360,7 +360,7 @@ def test_a_getter_takes_what_is_there_and_is_no_consumer(tmp_path: Path) -> None
     async def story() -> None:
         async with broker_on(tmp_path) as broker:
             await broker.topic_queues.declare("jobs", TopicQueueSettings("t"))
-            getter = await broker.topic_queues.getter("jobs", "getter", hold_ms=MAX_HORIZON_MS)
+            getter = await broker.topic_queues.getter("jobs", "getter", visibility_timeout_ms=MAX_HORIZON_MS)
             assert getter.take(1) == []
             send(broker, "t", b"a", b"b", b"c")
             assert [one.message.payload for one in getter.take(2)] == [b"a", b"b"]

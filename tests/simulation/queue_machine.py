@@ -342,16 +342,19 @@ class QueueMachine:
             self._let_go(feed.queue, got, [one.tag for one in got])
             feed.close()
 
-    def _touch(self, feed: QueueFeed, got: list[Delivered], hold_ms: int | None) -> None:
+    def _touch(self, feed: QueueFeed, got: list[Delivered], visibility_timeout_ms: int | None) -> None:
         tags = [one.tag for one in got]
         self._let_go(feed.queue, got, tags)
-        unknown = feed.touch([(tag, 1) for tag in tags], hold_ms)
+        unknown = feed.touch([(tag, 1) for tag in tags], visibility_timeout_ms)
         lost = {tag for first, count in unknown for tag in range(first, first + count)}
-        self._has(feed.queue, got, set(tags) - lost, hold_ms)
+        self._has(feed.queue, got, set(tags) - lost, visibility_timeout_ms)
 
-    def _has(self, queue: Queue, got: list[Delivered], tags: Iterable[int], hold_ms: int | None) -> None:
+    def _has(self, queue: Queue, got: list[Delivered], tags: Iterable[int], visibility_timeout_ms: int | None) -> None:
         """A consumer has these for so long."""
-        until = self.world.clock.monotonic() + (queue.settings.hold_ms if hold_ms is None else hold_ms) / 1000
+        until = (
+            self.world.clock.monotonic()
+            + (queue.settings.hold_ms if visibility_timeout_ms is None else visibility_timeout_ms) / 1000
+        )
         for tag in tags:
             self._in_flight[queue.name, queue.id, tag] = id(got), until - 0.002  # milliseconds are cut
 

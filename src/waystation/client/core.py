@@ -194,17 +194,29 @@ class Core:
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     async def get(
-        self, queue: str, count: int, timeout_s: float | None, *, hold_ms: int | None = None, auto_ack: bool = False
+        self,
+        queue: str,
+        count: int,
+        timeout_s: float | None,
+        *,
+        visibility_timeout_ms: int | None = None,
+        auto_ack: bool = False,
     ) -> list[Held]:
         """At least one message, or none when the time is over; None waits for ever. Up to `count` of those that are
         ready, in as many answers as the broker makes of them."""
-        check(Get(queue=queue, count=count, hold_ms=hold_ms, auto_ack=auto_ack))
+        check(Get(queue=queue, count=count, hold_ms=visibility_timeout_ms, auto_ack=auto_ack))
         timeout_s = seconds("timeout", timeout_s)
         until = None if timeout_s is None else self.loop.time() + timeout_s
         while True:
             left = LONG_POLL_S if until is None else max(0.0, until - self.loop.time())
             wait_s = min(left, LONG_POLL_S)
-            command = Get(queue=queue, count=count, wait_ms=round(wait_s * 1000), hold_ms=hold_ms, auto_ack=auto_ack)
+            command = Get(
+                queue=queue,
+                count=count,
+                wait_ms=round(wait_s * 1000),
+                hold_ms=visibility_timeout_ms,
+                auto_ack=auto_ack,
+            )
             got = await self.main.ask(
                 command,
                 Got,
@@ -264,10 +276,12 @@ class Core:
         notify: Callable[[], None],
         *,
         before: Command | None = None,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
     ) -> Feed:
         """A consumer that is not open yet."""
-        return Feed(self.main, wanted, soon=self.soon, notify=notify, before=before, hold_ms=hold_ms)
+        return Feed(
+            self.main, wanted, soon=self.soon, notify=notify, before=before, visibility_timeout_ms=visibility_timeout_ms
+        )
 
     # -- queues that go with the connection --------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ class Feed(Protocol):
     ) -> Settled:
         """A verdict on held messages. `error`: why it was rejected, kept with the dead letter."""
 
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+    def touch(self, runs: Sequence[Run], visibility_timeout_ms: int | None = None) -> list[Run]:
         """More time for held messages; returns what is not held."""
 
     def leave(self) -> None:

@@ -33,7 +33,14 @@ from waystation.queues.putting import (
     together,
 )
 from waystation.queues.redriving import Progress, Redrive
-from waystation.queues.settings import QueueSettings, check_hold, declared, kept_declared, undecided, with_changes
+from waystation.queues.settings import (
+    QueueSettings,
+    check_visibility_timeout,
+    declared,
+    kept_declared,
+    undecided,
+    with_changes,
+)
 from waystation.queues.shard.commands import count_of
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
@@ -383,7 +390,7 @@ class Queues:
         *,
         on_end: OnEnd,
         prefetch: int = 0,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
         auto_ack: bool = False,
         exclusive: bool = False,
         owner: str | None = None,
@@ -396,7 +403,7 @@ class Queues:
         self._check_exclusive(queue, exclusive)
         if prefetch < 0:
             raise Invalid(f"prefetch: {prefetch} is below zero")
-        check_hold(hold_ms)
+        check_visibility_timeout(visibility_timeout_ms)
         feed = QueueFeed(
             shard,
             queue,
@@ -404,7 +411,7 @@ class Queues:
             deliver,
             on_end,
             prefetch=prefetch,
-            hold_ms=hold_ms,
+            visibility_timeout_ms=visibility_timeout_ms,
             auto_ack=auto_ack,
             exclusive=exclusive,
             priority=priority,
@@ -413,16 +420,24 @@ class Queues:
         return feed
 
     def getter(
-        self, name: str, owner: str, hold_ms: int | None = None, auto_ack: bool = False, *, silent: bool = False
+        self,
+        name: str,
+        owner: str,
+        visibility_timeout_ms: int | None = None,
+        auto_ack: bool = False,
+        *,
+        silent: bool = False,
     ) -> Getter:
         """A consumer that asks for messages. `silent`: it is no consumer to anybody else, and does not wait."""
         shard, queue = self.of_users(name)
         self._check_owner(queue, owner)
         if not silent:
             self._check_exclusive(queue, exclusive=False)
-        check_hold(hold_ms)
+        check_visibility_timeout(visibility_timeout_ms)
         consumer = f"{owner}/{next(self._serial)}"
-        getter = Getter(shard, queue, consumer, hold_ms=hold_ms, auto_ack=auto_ack, silent=silent)
+        getter = Getter(
+            shard, queue, consumer, visibility_timeout_ms=visibility_timeout_ms, auto_ack=auto_ack, silent=silent
+        )
         getter.on_closed = self._closed
         return getter
 

@@ -11,7 +11,7 @@ import msgspec
 from waystation.errors import Invalid
 from waystation.message import HIGHEST_PRIORITY, MAX_HORIZON_MS
 
-DEFAULT_HOLD_MS = 30_000
+DEFAULT_VISIBILITY_TIMEOUT_MS = 30_000
 MAX_NAME_BYTES = 255
 
 Overflow = Literal["reject", "drop-oldest", "dead-letter", "reject-dead-letter"]
@@ -26,7 +26,7 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     retry_max_ms: int = 3_600_000
     retry_jitter: float = 0.0  # 0.2: between 80 % and 120 % of it
     dead_letter: str | None = None  # a queue's name, or "topic:" and a topic's
-    hold_ms: int = DEFAULT_HOLD_MS  # how long a consumer may keep a message without a word
+    hold_ms: int = DEFAULT_VISIBILITY_TIMEOUT_MS  # the visibility timeout
     ttl_ms: int | None = None  # of every message that has no shorter one
     max_length: int | None = None
     max_bytes: int | None = None
@@ -136,10 +136,10 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 """Lowest and highest. A duration of more than a century is a mistake in the unit."""
 
 
-def check_hold(hold_ms: int | None) -> None:
-    """How long somebody wants to hold messages; None: as long as the queue says."""
-    if hold_ms is not None and not 0 < hold_ms <= MAX_HORIZON_MS:
-        raise Invalid(f"hold_ms: {hold_ms} is not above zero and below a century")
+def check_visibility_timeout(visibility_timeout_ms: int | None) -> None:
+    """The visibility timeout that somebody wants; None: the queue's own."""
+    if visibility_timeout_ms is not None and not 0 < visibility_timeout_ms <= MAX_HORIZON_MS:
+        raise Invalid(f"hold_ms: {visibility_timeout_ms} is not above zero and below a century")
 
 
 def check_delay(delay_ms: int | None) -> None:

@@ -25,7 +25,7 @@ from waystation.topics.topics import check_name
 MAX_NAME_BYTES = 1_024
 MAX_PATTERNS = 1_000
 MAX_TOPICS = 100_000
-MAX_HOLD_MS = 86_400_000
+MAX_VISIBILITY_TIMEOUT_MS = 86_400_000
 
 
 def check_group_id(group_id: str) -> None:
@@ -89,7 +89,7 @@ def check_beat(beat: ShareBeat) -> None:
 
 
 def check_open(
-    patterns: Sequence[str], start: str, prefetch: int, hold_ms: int | None, max_deliveries: int | None
+    patterns: Sequence[str], start: str, prefetch: int, visibility_timeout_ms: int | None, max_deliveries: int | None
 ) -> None:
     if not 1 <= len(patterns) <= MAX_PATTERNS:
         raise Invalid(f"topics: 1 to {MAX_PATTERNS} names and patterns, not {len(patterns)}")
@@ -97,8 +97,8 @@ def check_open(
         raise Invalid(f"start: {start!r} is neither 'earliest' nor 'latest'")
     if prefetch < 0:
         raise Invalid(f"prefetch: {prefetch} is below zero")
-    if hold_ms is not None and not 0 < hold_ms <= MAX_HOLD_MS:
-        raise Invalid(f"hold_ms: {hold_ms} is not between 1 and {MAX_HOLD_MS}")
+    if visibility_timeout_ms is not None and not 0 < visibility_timeout_ms <= MAX_VISIBILITY_TIMEOUT_MS:
+        raise Invalid(f"hold_ms: {visibility_timeout_ms} is not between 1 and {MAX_VISIBILITY_TIMEOUT_MS}")
     if max_deliveries is not None and not 0 <= max_deliveries <= MOST_DELIVERIES:
         raise Invalid(f"max_deliveries: {max_deliveries} is not between 0 (no limit) and {MOST_DELIVERIES}")
 

@@ -144,7 +144,7 @@ class SharedFeed:
         *,
         accepts: Filter | None = None,
         prefetch: int = 0,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
         auto_ack: bool = False,
     ) -> None:
         self.group = group
@@ -161,7 +161,7 @@ class SharedFeed:
         self._deliver = deliver
         self._on_end = on_end
         self._prefetch = prefetch
-        self._hold_ms = hold_ms
+        self._visibility_timeout_ms = visibility_timeout_ms
         self._auto_ack = auto_ack
         self._credit = 0
         self._paused = False
@@ -208,11 +208,15 @@ class SharedFeed:
             self._tracing.settled(self, verdict.value, runs, *(receipt or (None, 0)), unknown=unknown)
         return Settled(receipt, sorted(unknown))
 
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+    def touch(self, runs: Sequence[Run], visibility_timeout_ms: int | None = None) -> list[Run]:
         pieces, unknown = self._tags.find(runs)
         for partition, mine in _by_partition(pieces):
             offsets = [(piece.offset, piece.count) for piece in mine]
-            lost = partition.touch(self.name, offsets, hold_ms if hold_ms is not None else self.hold_ms)
+            lost = partition.touch(
+                self.name,
+                offsets,
+                visibility_timeout_ms if visibility_timeout_ms is not None else self.visibility_timeout_ms,
+            )
             unknown += _tags_of(lost, mine)
         return sorted(unknown)
 
@@ -254,8 +258,8 @@ class SharedFeed:
     # -- what the group calls ----------------------------------------------------------------------------------------
 
     @property
-    def hold_ms(self) -> int:
-        return self._hold_ms if self._hold_ms is not None else self.group.settings.lock_ms
+    def visibility_timeout_ms(self) -> int:
+        return self._visibility_timeout_ms if self._visibility_timeout_ms is not None else self.group.settings.lock_ms
 
     @property
     def room(self) -> int:
@@ -285,7 +289,7 @@ class SharedFeed:
         count = min(share, self.room)
         if count <= 0 or not one.readable:
             return 0
-        grants = one.acquire(self.name, count, self.hold_ms, budget=0)
+        grants = one.acquire(self.name, count, self.visibility_timeout_ms, budget=0)
         if not grants:
             return 0
         try:

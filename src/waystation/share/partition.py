@@ -125,7 +125,7 @@ class SharedPartition:
         """Whether this broker has all records of the window: the group's window may be ahead of a follower."""
         return self.partition.leads or self.core.end <= self.partition.visible_offset
 
-    def acquire(self, member: str, count: int, hold_ms: int, budget: int = FILL_BYTES) -> list[Grant]:
+    def acquire(self, member: str, count: int, visibility_timeout_ms: int, budget: int = FILL_BYTES) -> list[Grant]:
         """Up to `count` records for a member; fewer where there are no more, or reading them would take long."""
         now_ms = self.group.now_ms()
         self.lapse()
@@ -134,11 +134,13 @@ class SharedPartition:
         if not core.ready:
             return []
         self._attach(member)
-        grants = core.acquire(member, count, now_ms, hold_ms)
+        grants = core.acquire(member, count, now_ms, visibility_timeout_ms)
         self._taken()
         return grants
 
-    def acquire_bytes(self, member: str, count: int, size: int, hold_ms: int, *, whole: bool) -> list[Grant]:
+    def acquire_bytes(
+        self, member: str, count: int, size: int, visibility_timeout_ms: int, *, whole: bool
+    ) -> list[Grant]:
         """Up to `count` records whose batches have about `size` bytes, at least one batch.
 
         `whole`: a batch that is begun is taken to its end, so that it need not be sent again for its other records.
@@ -156,7 +158,7 @@ class SharedPartition:
         largest = self.window.largest
         while taken < count and (used < size or not grants):
             step = max(1, min(count - taken, (size - used) // largest))
-            got = core.acquire(member, step, now_ms, hold_ms)
+            got = core.acquire(member, step, now_ms, visibility_timeout_ms)
             if not got:
                 break
             grants += got
@@ -169,7 +171,7 @@ class SharedPartition:
             end = grants[-1].first + grants[-1].count - 1
             rest = max((batch.last - end for batch in self.window.of(grants[-1:])), default=0)
             if rest > 0:
-                grants += core.acquire(member, rest, now_ms, hold_ms)
+                grants += core.acquire(member, rest, now_ms, visibility_timeout_ms)
         self._taken()
         return _joined(grants)
 
@@ -232,9 +234,9 @@ class SharedPartition:
         settled.unknown.sort()
         return settled
 
-    def touch(self, member: str, runs: Sequence[Run], hold_ms: int) -> list[Run]:
+    def touch(self, member: str, runs: Sequence[Run], visibility_timeout_ms: int) -> list[Run]:
         self._attach(member)
-        unknown = self.core.touch(member, runs, self.group.now_ms(), hold_ms)
+        unknown = self.core.touch(member, runs, self.group.now_ms(), visibility_timeout_ms)
         self._rearm()
         return unknown
 

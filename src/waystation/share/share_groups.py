@@ -319,7 +319,7 @@ class SharedGroups:
         start: str = "latest",
         start_ms: int | None = None,
         prefetch: int = 0,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
         max_deliveries: int | None = None,
         dead_letter: str | None = None,
         auto_ack: bool = False,
@@ -332,7 +332,7 @@ class SharedGroups:
         `dead_letter` (empty: the dead are dropped), if given, become the group's settings. What does not pass `filter`
         is done for the group.
         """
-        check_open(patterns, start, prefetch, hold_ms, max_deliveries)
+        check_open(patterns, start, prefetch, visibility_timeout_ms, max_deliveries)
         besides = frozenset((redrive_topic(group),))
         subscription = Subscription.of([compile_pattern(text, syntax) for text in patterns], besides)
         accepts = compile_filter(filter) if isinstance(filter, str) else filter
@@ -351,7 +351,7 @@ class SharedGroups:
             on_end,
             accepts=accepts,
             prefetch=prefetch,
-            hold_ms=hold_ms,
+            visibility_timeout_ms=visibility_timeout_ms,
             auto_ack=auto_ack,
         )
         feed.on_closed = self._feed_closed

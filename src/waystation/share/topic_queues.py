@@ -29,7 +29,7 @@ from waystation.queues.feed import Deliver
 from waystation.queues.names import check_not_internal
 from waystation.queues.redriving import delete_redriven
 from waystation.queues.settings import check_queue_name
-from waystation.share.checks import MAX_HOLD_MS
+from waystation.share.checks import MAX_VISIBILITY_TIMEOUT_MS
 from waystation.share.feed import OnEnd, SharedFeed
 from waystation.share.group import SharedGroup, earliest, latest_committed
 from waystation.share.share_groups import SharedGroups
@@ -321,7 +321,7 @@ class TopicQueues:
         deliver: Deliver,
         on_end: OnEnd,
         *,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
         prefetch: int = 0,
         auto_ack: bool = False,
         exclusive: bool = False,
@@ -339,7 +339,7 @@ class TopicQueues:
         if exclusive:
             queue.exclusive = consumer  # before anybody else can come
         try:
-            feed = await self._open(queue, consumer, deliver, on_end, prefetch, hold_ms, auto_ack)
+            feed = await self._open(queue, consumer, deliver, on_end, prefetch, visibility_timeout_ms, auto_ack)
         except BaseException:
             queue.exclusive = None if exclusive else queue.exclusive
             raise
@@ -351,11 +351,11 @@ class TopicQueues:
         return feed
 
     async def getter(
-        self, name: str, consumer: str, *, hold_ms: int | None = None, auto_ack: bool = False
+        self, name: str, consumer: str, *, visibility_timeout_ms: int | None = None, auto_ack: bool = False
     ) -> SharedFeed:
         """One who asks for single messages (`SharedFeed.take`) and is not counted as a consumer."""
         queue = self.get(name)
-        feed = await self._open(queue, consumer, _nothing, _nothing, 0, hold_ms, auto_ack)
+        feed = await self._open(queue, consumer, _nothing, _nothing, 0, visibility_timeout_ms, auto_ack)
         queue.getters[feed] = None
         self._on_closed(feed, lambda: queue.getters.pop(feed, None))
         return feed
@@ -367,7 +367,7 @@ class TopicQueues:
         deliver: Deliver,
         on_end: OnEnd,
         prefetch: int,
-        hold_ms: int | None,
+        visibility_timeout_ms: int | None,
         auto_ack: bool,
     ) -> SharedFeed:
         self._group(queue.name)
@@ -382,7 +382,9 @@ class TopicQueues:
             on_end,
             start="earliest",
             prefetch=prefetch,
-            hold_ms=None if hold_ms is None else min(hold_ms, MAX_HOLD_MS),
+            visibility_timeout_ms=None
+            if visibility_timeout_ms is None
+            else min(visibility_timeout_ms, MAX_VISIBILITY_TIMEOUT_MS),
             auto_ack=auto_ack,
         )
         if self._queues.get(queue.name) is not queue:

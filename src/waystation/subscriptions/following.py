@@ -151,7 +151,7 @@ class StatelessFollower(Follower[P]):
         """Nothing is held, so there is nothing to do."""
         return _NOTHING
 
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+    def touch(self, runs: Sequence[Run], visibility_timeout_ms: int | None = None) -> list[Run]:
         """Nothing is held, so nothing can run out."""
         return []
 

@@ -174,7 +174,7 @@ class GroupMember:
     def settle(self, verdict: Any, runs: Any, *, delay_ms: int | None = None, error: str | None = None) -> Any:
         raise Invalid("consumer: a member of a group that reads by itself settles nothing; it commits offsets")
 
-    def touch(self, runs: Any, hold_ms: int | None = None) -> Any:
+    def touch(self, runs: Any, visibility_timeout_ms: int | None = None) -> Any:
         raise Invalid("consumer: a member of a group that reads by itself has nothing in flight")
 
     def leave(self) -> None:

@@ -104,7 +104,7 @@ class StreamFeed(Follower[Share]):
             self._resume(share)
         return Settled(receipt, unknown)
 
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+    def touch(self, runs: Sequence[Run], visibility_timeout_ms: int | None = None) -> list[Run]:
         """Nothing runs out while the consumer is in the group; returns what it does not hold."""
         unknown: list[Run] = []
         for _ in self._known(runs, unknown):

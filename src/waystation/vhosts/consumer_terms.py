@@ -30,7 +30,7 @@ class ConsumerTerms(msgspec.Struct, frozen=True):
     exclusive: bool
 
     @property
-    def hold_ms(self) -> int:
+    def visibility_timeout_ms(self) -> int:
         """The visibility timeout; AMQP's consumers have none that would end before they do, unless they ask for it."""
         timeout = self.arguments.get(TIMEOUT)
         return timeout if isinstance(timeout, int) and timeout > 0 else MAX_HORIZON_MS

@@ -132,7 +132,7 @@ class TopicQueueSource:
                 terms.consumer,
                 terms.deliver,
                 terms.on_end,
-                hold_ms=terms.hold_ms,
+                visibility_timeout_ms=terms.visibility_timeout_ms,
                 auto_ack=terms.no_ack,
                 exclusive=terms.exclusive,
             )
@@ -141,7 +141,7 @@ class TopicQueueSource:
 
     async def getter(self, consumer: str, *, no_ack: bool) -> SharedFeed:
         try:
-            return await self._queues.getter(self.full, consumer, hold_ms=MAX_HORIZON_MS, auto_ack=no_ack)
+            return await self._queues.getter(self.full, consumer, visibility_timeout_ms=MAX_HORIZON_MS, auto_ack=no_ack)
         except WaystationError as error:
             raise self._refused(error) from error
 

@@ -14,7 +14,7 @@ from waystation.message import Delivered, Message, Run
 from waystation.protocols.http.deliveries.ack_ids import FORGET_AFTER_MS, Holds, check_any, runs_of
 from waystation.queues.feed import Settled, Verdict
 
-HOLD_MS = 1000
+TIMEOUT_MS = 1000
 
 
 class FeedOf:
@@ -43,7 +43,7 @@ class FeedOf:
         self.held -= set(tags)
         return Settled(None, unknown)
 
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None) -> list[Run]:
+    def touch(self, runs: Sequence[Run], visibility_timeout_ms: int | None = None) -> list[Run]:
         return [(first, count) for first, count in runs if first not in self.held]
 
     def leave(self) -> None:
@@ -57,7 +57,7 @@ class FeedOf:
 
 
 def given_out(holds: Holds, feed: FeedOf, *tags: int, place: str = "queue:q") -> list[str]:
-    holder = holds.add(place, feed, HOLD_MS)
+    holder = holds.add(place, feed, TIMEOUT_MS)
     return [holds.give(holder, Delivered(tag, 1, 0, Message(b"")), now_ms=0) for tag in tags]
 
 
@@ -75,7 +75,7 @@ def test_an_id_settles_what_it_holds_once() -> None:
 
 def test_an_id_of_an_earlier_delivery_of_the_same_message_holds_nothing() -> None:
     holds, feed = Holds(1), FeedOf(4)
-    holder = holds.add("queue:q", feed, HOLD_MS)
+    holder = holds.add("queue:q", feed, TIMEOUT_MS)
     old = holds.give(holder, Delivered(4, 1, 0, Message(b"")), 0)
     new = holds.give(holder, Delivered(4, 2, 0, Message(b"")), 0)
     assert holds.settle([old], Verdict.ACK).unknown == [old]
@@ -93,7 +93,7 @@ def test_a_hold_that_ended_is_unknown() -> None:
 def test_an_id_of_another_queue_life_or_holder_is_unknown_and_untouched() -> None:
     holds, feed = Holds(1), FeedOf(4)
     ids = given_out(holds, feed, 4)
-    other = holds.add("queue:q", FeedOf(), HOLD_MS)
+    other = holds.add("queue:q", FeedOf(), TIMEOUT_MS)
     assert holds.settle(ids, Verdict.ACK, place="queue:other").unknown == ids
     assert holds.settle(ids, Verdict.ACK, holder=other).unknown == ids
     assert Holds(2).settle(ids, Verdict.ACK).unknown == ids
@@ -112,7 +112,7 @@ def test_any_text_may_come_as_an_id(text: str) -> None:
 def test_what_must_have_ended_is_forgotten_unless_it_was_touched() -> None:
     holds, feed = Holds(1), FeedOf(4, 5)
     touched, left = given_out(holds, feed, 4, 5)
-    over = 2 * HOLD_MS + FORGET_AFTER_MS
+    over = 2 * TIMEOUT_MS + FORGET_AFTER_MS
     assert holds.sweep(over) == []
     assert holds.touch([touched], 60_000, over).settled == 1
     assert holds.sweep(over + 1) == []
@@ -123,7 +123,7 @@ def test_what_must_have_ended_is_forgotten_unless_it_was_touched() -> None:
 
 def test_a_holder_that_goes_closes_its_feed_and_its_ids_hold_nothing() -> None:
     holds, feed = Holds(1), FeedOf(4)
-    holder = holds.add("queue:q", feed, HOLD_MS)
+    holder = holds.add("queue:q", feed, TIMEOUT_MS)
     ack_id = holds.give(holder, Delivered(4, 1, 0, Message(b"")), 0)
     holds.drop(holder)
     assert feed.closed

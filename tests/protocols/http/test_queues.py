@@ -12,7 +12,7 @@ from tests.protocols.http.kit import Http, name
 from tests.support.names import unique
 from tests.support.waiting import wait_for
 
-HOLD_MS = 300
+TIMEOUT_MS = 300
 
 
 def test_a_message_is_put_taken_and_acknowledged(http: Http, queue: str) -> None:
@@ -217,9 +217,9 @@ def test_auto_ack_takes_for_good(http: Http, queue: str) -> None:
 
 def test_touch_prolongs_a_hold(http: Http, queue: str) -> None:
     http.put(queue, "slow work")
-    message = http.one(queue, hold_ms=HOLD_MS)
+    message = http.one(queue, hold_ms=TIMEOUT_MS)
     http("POST", f"/v1/queues/{queue}/touch", {"ack_ids": [message["ack_id"]], "hold_ms": 60_000})
-    assert http.take(queue, wait_ms=2 * HOLD_MS) == []
+    assert http.take(queue, wait_ms=2 * TIMEOUT_MS) == []
     assert http("POST", f"/v1/queues/{queue}/ack", {"ack_ids": [message["ack_id"]]}).json["settled"] == 1
 
 
@@ -242,7 +242,7 @@ def test_an_ack_id_works_once(http: Http, queue: str) -> None:
 
 def test_an_ack_id_of_an_expired_and_redelivered_hold_is_a_conflict_without_effect(http: Http, queue: str) -> None:
     http.put(queue, "x")
-    first = http.one(queue, hold_ms=HOLD_MS)
+    first = http.one(queue, hold_ms=TIMEOUT_MS)
     second = http.one(queue)
     assert second["deliveries"] == 2
     assert http.refused("POST", f"/v1/queues/{queue}/ack", {"ack_ids": [first["ack_id"]]}) == (409, "Conflict")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from waystation.queues.ledger.ledger import Ledger
 
-HOLD_MS = 1000
+TIMEOUT_MS = 1000
 
 
 @given(
@@ -24,7 +24,7 @@ def test_what_is_hidden_waits_and_the_rest_goes_in_the_usual_order(
     ledger.attach("c")
     for entry, priority in enumerate(priorities):
         ledger.admit(entry, priority=priority)
-    for grant in ledger.acquire("c", len(priorities), 0, HOLD_MS):
+    for grant in ledger.acquire("c", len(priorities), 0, TIMEOUT_MS):
         ledger.release("c", [(grant.first, grant.count)])
     gone = {entry for entry in range(len(priorities)) if entry not in released}
     if len(gone) < len(priorities):
@@ -36,11 +36,11 @@ def test_what_is_hidden_waits_and_the_rest_goes_in_the_usual_order(
     ledger.hide_from(hidden)
     taken: list[int] = []
     for count in steps:
-        runs = ledger.claim(count) if claims else [run[:2] for run in ledger.acquire("c", count, 0, HOLD_MS)]
+        runs = ledger.claim(count) if claims else [run[:2] for run in ledger.acquire("c", count, 0, TIMEOUT_MS)]
         got = [entry for first, length in runs for entry in range(first, first + length)]
         assert len(got) == min(count, len(wanted) - len(taken))
         assert sorted(got) == sorted(wanted[len(taken) : len(taken) + len(got)])
         taken += got
     ledger.hide_from(None)
-    rest = ledger.acquire("c", len(priorities), 0, HOLD_MS)
+    rest = ledger.acquire("c", len(priorities), 0, TIMEOUT_MS)
     assert sum(grant.count for grant in rest) == len(left) - len(taken)

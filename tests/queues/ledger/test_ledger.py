@@ -15,12 +15,12 @@ from waystation.queues.ledger.ledger import CHUNK, Grant, Ledger, LedgerState, R
 from waystation.queues.ledger.moves import MOVES, moves_table
 
 START = 1_700_000_000_000
-HOLD_MS = 30_000
+TIMEOUT_MS = 30_000
 
 
 def acquire(ledger: Ledger, consumer: str, count: int, now_ms: int = START) -> list[tuple[int, int, int]]:
     """(first, count, deliveries)."""
-    return [grant[:3] for grant in ledger.acquire(consumer, count, now_ms, HOLD_MS)]
+    return [grant[:3] for grant in ledger.acquire(consumer, count, now_ms, TIMEOUT_MS)]
 
 
 def queue_of(count: int, **settings: bool | int) -> Ledger:
@@ -52,7 +52,7 @@ def test_what_comes_back_goes_before_what_came_later_and_says_so() -> None:
 
 def test_a_thousand_in_a_row_are_one_grant_also_over_the_end_of_a_chunk() -> None:
     ledger = queue_of(3 * CHUNK)
-    assert ledger.acquire("c", 100, START, HOLD_MS) == [Grant(0, 100, 1, START + HOLD_MS)]
+    assert ledger.acquire("c", 100, START, TIMEOUT_MS) == [Grant(0, 100, 1, START + TIMEOUT_MS)]
     assert acquire(ledger, "c", 2 * CHUNK) == [(100, 2 * CHUNK, 1)]
     assert ledger.ack("c", [(100, 2 * CHUNK)]).done == [(100, 2 * CHUNK)]
     assert (ledger.ready, ledger.unacked) == (CHUNK - 100, 100)
@@ -101,7 +101,7 @@ def test_a_verdict_on_a_foreign_a_lapsed_or_no_hold_has_no_effect() -> None:
     assert ledger.ack("other", [(0, 1)]).unknown == [(0, 1)]
     assert ledger.reject("c", [(1, 1), (7, 3)]).unknown == [(1, 1), (7, 3)]
     assert ledger.release("nobody", [(0, 1)]).unknown == [(0, 1)]
-    assert ledger.lapse_visibility(START + HOLD_MS).returned == [(0, 1)]
+    assert ledger.lapse_visibility(START + TIMEOUT_MS).returned == [(0, 1)]
     assert ledger.ack("c", [(0, 1)]).unknown == [(0, 1)]
     assert ledger.ready == 2
 
@@ -174,15 +174,15 @@ def test_an_empty_run_between_others_hides_no_overlap(nothing: Run) -> None:
 def test_who_needs_longer_gets_longer_and_only_for_what_was_named() -> None:
     ledger = queue_of(10)
     acquire(ledger, "c", 10)
-    assert ledger.touch("c", [(3, 4), (12, 1)], START + 20_000, HOLD_MS) == [(12, 1)]
-    assert ledger.lapse_visibility(START + HOLD_MS).returned == [(0, 3), (7, 3)]
-    assert ledger.next_visibility_ms() == START + 20_000 + HOLD_MS
-    assert ledger.lapse_visibility(START + 20_000 + HOLD_MS).returned == [(3, 4)]
+    assert ledger.touch("c", [(3, 4), (12, 1)], START + 20_000, TIMEOUT_MS) == [(12, 1)]
+    assert ledger.lapse_visibility(START + TIMEOUT_MS).returned == [(0, 3), (7, 3)]
+    assert ledger.next_visibility_ms() == START + 20_000 + TIMEOUT_MS
+    assert ledger.lapse_visibility(START + 20_000 + TIMEOUT_MS).returned == [(3, 4)]
 
 
 def test_to_acquire_one_must_be_attached() -> None:
     with pytest.raises(UnknownConsumer, match="'stranger' is not attached"):
-        queue_of(1).acquire("stranger", 1, START, HOLD_MS)
+        queue_of(1).acquire("stranger", 1, START, TIMEOUT_MS)
 
 
 # -- time --------------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_an_entry_that_comes_back_once_too_often_is_exhausted() -> None:
     outcome = ledger.release("c", [(0, 4)])
     assert (outcome.returned, outcome.exhausted) == ([(0, 2), (3, 1)], [(2, 1)])
     acquire(ledger, "c", 4)
-    lapsed = ledger.lapse_visibility(START + HOLD_MS)
+    lapsed = ledger.lapse_visibility(START + TIMEOUT_MS)
     assert (lapsed.returned, lapsed.exhausted) == ([(3, 1)], [(0, 2)])
     assert ledger.deliveries_of(3) == 2
 
@@ -257,7 +257,7 @@ def test_a_transaction_takes_entries_out_and_brings_them_back_or_not() -> None:
     ledger = queue_of(4)
     acquire(ledger, "c", 4)
     assert ledger.reserve("c", [(0, 3)]).done == [(0, 3)]
-    assert ledger.lapse_visibility(START + 10 * HOLD_MS).returned == [(3, 1)], "time does nothing to what is leaving"
+    assert ledger.lapse_visibility(START + 10 * TIMEOUT_MS).returned == [(3, 1)], "time does nothing to what is leaving"
     assert ledger.finish([(0, 1)]) == [(0, 1)]
     assert ledger.restore([(0, 4)]) == [(1, 2)]
     assert acquire(ledger, "c", 9) == [(1, 3, 2)]
@@ -434,7 +434,7 @@ def test_a_hold_costs_the_same_for_one_entry_as_for_hundreds() -> None:
         ledger = queue_of(0)
         ledger.admit_run(0, 500 * each)
         for n in range(500):
-            ledger.acquire("c", each, START + n, HOLD_MS)
+            ledger.acquire("c", each, START + n, TIMEOUT_MS)
         return ledger
 
     assert bytes_of(lambda: held(256)) - bytes_of(lambda: held(1)) < 500 * 256 * 1.3, "the state bytes"

@@ -17,7 +17,7 @@ from waystation.queues.ledger import timer_wheel as timer_wheel
 from waystation.queues.ledger.ledger import CHUNK, Lapsed, Ledger, LedgerState, Outcome, Run, State
 from waystation.queues.ledger.runs import joined
 
-HOLD_MS = 1_000
+TIMEOUT_MS = 1_000
 CONSUMERS = ("anna", "bob", "carl")
 DELAYS = st.integers(0, 3_000) | st.integers(0, 300_000)
 EVERYTHING = (0, 10**15)
@@ -150,7 +150,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         count=st.integers(1, 12),
-        hold=st.sampled_from([1, HOLD_MS, 30 * HOLD_MS, 600 * HOLD_MS]),
+        hold=st.sampled_from([1, TIMEOUT_MS, 30 * TIMEOUT_MS, 600 * TIMEOUT_MS]),
         lapse=st.booleans(),
     )
     def acquire(self, data: st.DataObject, count: int, hold: int, lapse: bool) -> None:
@@ -188,7 +188,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def _settle(self, data: st.DataObject, verb: str, consumer: str, runs: list[Run]) -> None:
         held = [entry for entry in self.model.some(runs) if entry.holder == consumer]
         if verb == "touch":
-            hold = data.draw(st.sampled_from([1, HOLD_MS, 5 * HOLD_MS, 600 * HOLD_MS]))
+            hold = data.draw(st.sampled_from([1, TIMEOUT_MS, 5 * TIMEOUT_MS, 600 * TIMEOUT_MS]))
             self._check_unknown(runs, held, self.ledger.touch(consumer, runs, self.since, hold))
             for entry in held:
                 entry.deadline = self.since + hold
@@ -480,7 +480,7 @@ class LongRunsMachine(LedgerMachine):
     @precondition(lambda self: self.model.prefetch)
     @rule(data=st.data(), count=st.integers(1, 4 * CHUNK))
     def acquire_many(self, data: st.DataObject, count: int) -> None:
-        self.acquire(data=data, count=count, hold=HOLD_MS, lapse=False)
+        self.acquire(data=data, count=count, hold=TIMEOUT_MS, lapse=False)
 
 
 class SmallLimitsMachine(LedgerMachine):

@@ -183,7 +183,7 @@ def _consumer(
         door=None if connection is None else connection.door,
         prefetch=tagged.prefetch if tagged is not None and not prefetch else prefetch,
         held=ledger.unacked_of(feed.consumer) + feed.claimed,
-        hold_ms=feed.hold_ms if feed.hold_ms is not None else queue.settings.hold_ms,
+        hold_ms=feed.visibility_timeout_ms if feed.visibility_timeout_ms is not None else queue.settings.hold_ms,
         auto_ack=feed.auto_ack,
         exclusive=feed.exclusive,
         priority=feed.priority,

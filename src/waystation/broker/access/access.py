@@ -427,7 +427,7 @@ class Access:
         *,
         on_end: OnEnd,
         prefetch: int = 0,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
         auto_ack: bool = False,
         exclusive: bool = False,
         owner: str | None = None,
@@ -442,7 +442,7 @@ class Access:
             deliver,
             on_end=on_end,
             prefetch=prefetch,
-            hold_ms=hold_ms,
+            visibility_timeout_ms=visibility_timeout_ms,
             auto_ack=auto_ack,
             exclusive=exclusive,
             owner=owner,
@@ -452,12 +452,18 @@ class Access:
         return feed
 
     def getter(
-        self, queue: str, owner: str, hold_ms: int | None = None, auto_ack: bool = False, *, silent: bool = False
+        self,
+        queue: str,
+        owner: str,
+        visibility_timeout_ms: int | None = None,
+        auto_ack: bool = False,
+        *,
+        silent: bool = False,
     ) -> Getter:
         """A consumer that asks for messages. `silent`: it is no consumer to anybody else, and does not wait."""
         questions = (Question("read", "queue", queue),)
         ask(self._permissions, self.principal, questions[0])
-        getter = self._broker.queues.getter(queue, owner, hold_ms, auto_ack, silent=silent)
+        getter = self._broker.queues.getter(queue, owner, visibility_timeout_ms, auto_ack, silent=silent)
         self._broker.open_consumers.add(getter, self.principal, questions)
         return getter
 

@@ -43,7 +43,7 @@ from waystation.queues.ledger.runs import add_run as add_run
 from waystation.queues.names import INTERNAL_PREFIX as INTERNAL_PREFIX
 from waystation.queues.putting import alike as alike
 from waystation.queues.redriving import Redrive as Redrive
-from waystation.queues.settings import DEFAULT_HOLD_MS as DEFAULT_HOLD_MS
+from waystation.queues.settings import DEFAULT_VISIBILITY_TIMEOUT_MS as DEFAULT_VISIBILITY_TIMEOUT_MS
 from waystation.queues.settings import Overflow as Overflow
 from waystation.queues.settings import QueueSettings as QueueSettings
 from waystation.queues.settings import declared as declared

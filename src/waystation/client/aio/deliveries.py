@@ -15,11 +15,13 @@ from waystation.protocol import Command
 class Deliveries:
     """Of one subscription. Any number of tasks may wait; each message goes to one of them."""
 
-    def __init__(self, core: Core, bridge: Bridge, wanted: Wanted, before: Command | None, hold_ms: int | None) -> None:
+    def __init__(
+        self, core: Core, bridge: Bridge, wanted: Wanted, before: Command | None, visibility_timeout_ms: int | None
+    ) -> None:
         self._bridge = bridge
         self._news = asyncio.Event()
         self._acked: deque[Held] = deque()  # at most once: for whom they were acked was cancelled
-        self.feed: Feed = core.feed(wanted, self._news.set, before=before, hold_ms=hold_ms)
+        self.feed: Feed = core.feed(wanted, self._news.set, before=before, visibility_timeout_ms=visibility_timeout_ms)
 
     def take_nowait(self, most: int) -> list[Held]:
         """What is here already; raises what the consumer ended for."""

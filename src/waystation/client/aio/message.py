@@ -56,8 +56,8 @@ class Message(Received):
             return
         holder, tag, deliveries = self._holder, self._delivered.tag, self._delivered.deliveries
         waiter: asyncio.Future[Any] = asyncio.Future()
-        hold_ms = milliseconds("seconds", seconds)
-        holder.soon(lambda: holder.touch([(tag, 1)], hold_ms, holder.known((tag,), waiter), deliveries))
+        visibility_timeout_ms = milliseconds("seconds", seconds)
+        holder.soon(lambda: holder.touch([(tag, 1)], visibility_timeout_ms, holder.known((tag,), waiter), deliveries))
         await waiter
 
     async def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:

@@ -30,13 +30,15 @@ class Queue:
     Made by `Client.queue`. It is only a name and a way there: any number of them may exist for one queue.
     """
 
-    def __init__(self, client: Client, name: str, guarantee: Guarantee, hold_ms: int | None = None) -> None:
+    def __init__(
+        self, client: Client, name: str, guarantee: Guarantee, visibility_timeout_ms: int | None = None
+    ) -> None:
         self.name = name
         self.guarantee: Guarantee = guarantee
         self._client = client
         self._core = client._core
         self._bridge = client._bridge
-        self._hold_ms = hold_ms
+        self._visibility_timeout_ms = visibility_timeout_ms
 
     def __repr__(self) -> str:
         return f"<waystation.aio.Queue {self.name!r}>"
@@ -110,8 +112,10 @@ class Queue:
     ) -> list[Message]:
         """Takes up to `count` messages that are ready; waits up to `timeout` seconds for the first."""
         auto_ack = self.guarantee == "at-most-once"
-        hold_ms = milliseconds("hold", hold)
-        held = await self._core.get(self.name, count, timeout, hold_ms=hold_ms, auto_ack=auto_ack)
+        visibility_timeout_ms = milliseconds("hold", hold)
+        held = await self._core.get(
+            self.name, count, timeout, visibility_timeout_ms=visibility_timeout_ms, auto_ack=auto_ack
+        )
         return [Message(one) for one in held]
 
     def consume(self, **options: Unpack[ConsumeOptions]) -> Subscribing:
@@ -121,7 +125,7 @@ class Queue:
             work(message)
         """
         wanted = consume_wanted(self.name, options, self.guarantee)
-        return Subscribing(self._core, self._bridge, wanted, hold_ms=self._hold_ms)
+        return Subscribing(self._core, self._bridge, wanted, visibility_timeout_ms=self._visibility_timeout_ms)
 
     async def ack_many(self, messages: Iterable[Message]) -> None:
         """Acks many at once; returns when it is durable."""

@@ -37,7 +37,7 @@ class Subscription:
         wanted: Wanted,
         *,
         before: Command | None = None,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
     ) -> None:
         self._bridge = bridge
         self._manual = wanted.manual or not wanted.settles
@@ -46,7 +46,7 @@ class Subscription:
         self._working: dict[int, Message] = {}  # by loop: what it was given last
         self._loops = itertools.count()
         self._workers: Workers | None = None
-        self._deliveries = Deliveries(core, bridge, wanted, before, hold_ms)
+        self._deliveries = Deliveries(core, bridge, wanted, before, visibility_timeout_ms)
         self._feed = self._deliveries.feed
 
     async def _open(self) -> Subscription:  # asyncio only
@@ -242,9 +242,11 @@ class Subscribing(Opening[Subscription]):  # asyncio only
         wanted: Wanted,
         *,
         before: Command | None = None,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
     ) -> None:
-        super().__init__(Subscription(core, bridge, wanted, before=before, hold_ms=hold_ms)._open())
+        super().__init__(
+            Subscription(core, bridge, wanted, before=before, visibility_timeout_ms=visibility_timeout_ms)._open()
+        )
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         async with self as subscription:

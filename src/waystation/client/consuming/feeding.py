@@ -19,7 +19,7 @@ from waystation.client.links.connection import Connection, Ignored
 from waystation.errors import Conflict, ConnectionLost, NotFound, WaystationError
 from waystation.message import Delivered
 from waystation.protocol import Cease, Command, Consume, Credit, Settle, SettleAnswer, Subscribe, SubscribeAnswer
-from waystation.queues.settings import DEFAULT_HOLD_MS
+from waystation.queues.settings import DEFAULT_VISIBILITY_TIMEOUT_MS
 
 DEFAULT_WINDOW = 200
 
@@ -68,7 +68,7 @@ class Feed:
         soon: Soon,
         notify: Callable[[], None],
         before: Command | None = None,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
     ) -> None:
         command = wanted.command
         self._connection = connection
@@ -80,7 +80,7 @@ class Feed:
         self.acks_first = wanted.acks_first
         self._soon = soon
         self._notify = notify
-        self._hold_ms = hold_ms or command.hold_ms or DEFAULT_HOLD_MS
+        self._visibility_timeout_ms = visibility_timeout_ms or command.hold_ms or DEFAULT_VISIBILITY_TIMEOUT_MS
         self._renewal: asyncio.TimerHandle | None = None
         self.number = connection.add_consumer(self)
         command.consumer = self.number
@@ -236,7 +236,7 @@ class Feed:
 
     def _schedule_renewal(self) -> None:
         if (self._settles or self.acks_first) and not self.over:
-            self._renewal = self._connection.loop.call_later(self._hold_ms / 3000, self._renew)
+            self._renewal = self._connection.loop.call_later(self._visibility_timeout_ms / 3000, self._renew)
 
     def _renew(self) -> None:
         buffer = self._buffer

@@ -101,12 +101,12 @@ class Holder:
         self._idle.append(waiter)
         self._flush()
 
-    def touch(self, runs: list[Run], hold_ms: int | None, waiter: Waiter, deliveries: int = 0) -> None:
+    def touch(self, runs: list[Run], visibility_timeout_ms: int | None, waiter: Waiter, deliveries: int = 0) -> None:
         """More time. `deliveries`: as in `Say`; 0: whichever it is."""
         if not self.alive:
             reject(waiter, _gone())
             return
-        command = Touch(consumer=self.consumer, runs=runs, hold_ms=hold_ms, deliveries=deliveries)
+        command = Touch(consumer=self.consumer, runs=runs, hold_ms=visibility_timeout_ms, deliveries=deliveries)
         self.connection.request(command, SettleAnswer, waiter)
 
     def known(self, tags: Sequence[int], waiter: Waiter) -> Waiter:

@@ -15,11 +15,13 @@ from waystation.protocol import Command
 class Deliveries:
     """Of one subscription, open when it is constructed. Any number of threads may wait; each message goes to one."""
 
-    def __init__(self, core: Core, bridge: Bridge, wanted: Wanted, before: Command | None, hold_ms: int | None) -> None:
+    def __init__(
+        self, core: Core, bridge: Bridge, wanted: Wanted, before: Command | None, visibility_timeout_ms: int | None
+    ) -> None:
         self._bridge = bridge
         self._news = threading.Condition()
         self._paused = False
-        self.feed: Feed = bridge.run(_open(core, wanted, _Notify(self._news), before, hold_ms))
+        self.feed: Feed = bridge.run(_open(core, wanted, _Notify(self._news), before, visibility_timeout_ms))
 
     def take_nowait(self, most: int) -> list[Held]:
         """What is here already; raises what the consumer ended for."""
@@ -90,8 +92,8 @@ class _Notify:
 
 
 async def _open(
-    core: Core, wanted: Wanted, notify: Callable[[], None], before: Command | None, hold_ms: int | None
+    core: Core, wanted: Wanted, notify: Callable[[], None], before: Command | None, visibility_timeout_ms: int | None
 ) -> Feed:
-    feed = core.feed(wanted, notify, before=before, hold_ms=hold_ms)
+    feed = core.feed(wanted, notify, before=before, visibility_timeout_ms=visibility_timeout_ms)
     await feed.open()
     return feed

@@ -57,8 +57,8 @@ class Message(Received):
             return
         holder, tag, deliveries = self._holder, self._delivered.tag, self._delivered.deliveries
         waiter: Future[Any] = Future()
-        hold_ms = milliseconds("seconds", seconds)
-        holder.soon(lambda: holder.touch([(tag, 1)], hold_ms, holder.known((tag,), waiter), deliveries))
+        visibility_timeout_ms = milliseconds("seconds", seconds)
+        holder.soon(lambda: holder.touch([(tag, 1)], visibility_timeout_ms, holder.known((tag,), waiter), deliveries))
         waiter.result()
 
     def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:

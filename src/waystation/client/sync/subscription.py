@@ -37,7 +37,7 @@ class Subscription:
         wanted: Wanted,
         *,
         before: Command | None = None,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
     ) -> None:
         self._bridge = bridge
         self._manual = wanted.manual or not wanted.settles
@@ -46,7 +46,7 @@ class Subscription:
         self._working: dict[int, Message] = {}  # by loop: what it was given last
         self._loops = itertools.count()
         self._workers: Workers | None = None
-        self._deliveries = Deliveries(core, bridge, wanted, before, hold_ms)
+        self._deliveries = Deliveries(core, bridge, wanted, before, visibility_timeout_ms)
         self._feed = self._deliveries.feed
 
     @property

@@ -79,7 +79,7 @@ def _open(session: AmqpSession, consumer: AmqpConsumer) -> None:
             terms.consumer,
             terms.deliver,
             on_end=terms.on_end,
-            hold_ms=terms.hold_ms,
+            visibility_timeout_ms=terms.visibility_timeout_ms,
             auto_ack=terms.no_ack,
             exclusive=terms.exclusive,
             owner=terms.owner,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from waystation.protocols.management.api import Management
 
 ALIVENESS_QUEUE = "aliveness-test"
-HOLD_MS = 60_000
+VISIBILITY_TIMEOUT_MS = 60_000
 
 
 def _failed(reason: str, **more: Any) -> Reply:
@@ -60,7 +60,7 @@ async def _put_and_take(api: Management, access: Access) -> None:
     await declaring.declare_queue(api, access, ALIVENESS_QUEUE, {})
     message = Message(b"test_message", exchange="", routing_key=ALIVENESS_QUEUE)
     await access.durable(access.put_each(full, [message]).receipt)
-    getter = access.getter(full, declaring.OWNER, HOLD_MS, silent=True)
+    getter = access.getter(full, declaring.OWNER, VISIBILITY_TIMEOUT_MS, silent=True)
     try:
         if taken := getter.take(1):
             await access.durable(getter.settle(Verdict.ACK, [(taken[0].tag, 1)]).receipt)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from waystation.protocols.management.api import Management
 
 MAX_GET = 1_000
-HOLD_MS = 60_000
+VISIBILITY_TIMEOUT_MS = 60_000
 ANSWER_BYTES = 8 * 1024 * 1024
 VERDICTS = {
     "ack_requeue_true": Verdict.RELEASE,
@@ -128,7 +128,7 @@ async def get(api: Management, access: Access, name: str, call: ApiCall) -> list
     names = access.names
     if declaring.sources(api, access).find(name) is not None:
         raise bad_request(f"basic.get not supported by queue '{name}' in vhost '{names.vhost}': it is on a topic")
-    getter = access.getter(names.full(name), call.peer.name, HOLD_MS, silent=True)
+    getter = access.getter(names.full(name), call.peer.name, VISIBILITY_TIMEOUT_MS, silent=True)
     shown: list[dict[str, Any]] = []
     size = 0
     try:

@@ -24,12 +24,12 @@ OnEnd = Callable[[WaystationError], None]
 
 
 class QueueFeed:
-    """Opened by the broker's queues. `consumer` is unique on its queue. `silent`: it holds messages, but counts as no
-    consumer and is sent none."""
+    """Opened by the broker's queues. `consumer` is unique on its queue. `silent`: messages may be in flight to it, but
+    it counts as no consumer and is sent none."""
 
     __slots__ = (
         "_deliver", "_dropped", "_left", "_on_end", "_paused", "auto_ack", "closed", "consumer", "door", "exclusive",
-        "hold_ms", "on_closed", "portion_bytes", "priority", "queue", "shard", "silent",
+        "on_closed", "portion_bytes", "priority", "queue", "shard", "silent", "visibility_timeout_ms",
     )  # fmt: skip
 
     def __init__(
@@ -41,7 +41,7 @@ class QueueFeed:
         on_end: OnEnd,
         *,
         prefetch: int = 0,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
         auto_ack: bool = False,
         exclusive: bool = False,
         priority: int = 0,
@@ -50,7 +50,7 @@ class QueueFeed:
         self.shard = shard
         self.queue = queue
         self.consumer = consumer
-        self.hold_ms = hold_ms
+        self.visibility_timeout_ms = visibility_timeout_ms
         self.auto_ack = auto_ack
         self.exclusive = exclusive
         self.priority = priority
@@ -98,11 +98,13 @@ class QueueFeed:
         count = min(share, self._left)
         if count <= 0 or self.closed or self._paused:
             return 0
-        hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
+        visibility_timeout_ms = (
+            self.visibility_timeout_ms if self.visibility_timeout_ms is not None else self.queue.settings.hold_ms
+        )
         if self.portion_bytes:
-            grants = self._acquire_portion(count, since_ms, hold_ms)
+            grants = self._acquire_portion(count, since_ms, visibility_timeout_ms)
         else:
-            grants = self.shard.acquire(self.queue, self.consumer, count, since_ms, hold_ms)
+            grants = self.shard.acquire(self.queue, self.consumer, count, since_ms, visibility_timeout_ms)
         if not grants:
             return 0
         if not self.auto_ack:  # else they are acknowledged before anybody has them
@@ -115,13 +117,13 @@ class QueueFeed:
             self._hand_out(taken)
         return count_of((grant.first, grant.count) for grant in grants)
 
-    def _acquire_portion(self, count: int, since_ms: int, hold_ms: int) -> list[Grant]:
+    def _acquire_portion(self, count: int, since_ms: int, visibility_timeout_ms: int) -> list[Grant]:
         """One by one, since only who has a message knows its size: at most one more than the portion has room for."""
         grants: list[Grant] = []
         size = 0
         places = self.queue.places
         while places is not None and count > 0 and size < self.portion_bytes:
-            more = self.shard.acquire(self.queue, self.consumer, 1, since_ms, hold_ms)
+            more = self.shard.acquire(self.queue, self.consumer, 1, since_ms, visibility_timeout_ms)
             if not more:
                 break
             count -= 1
@@ -199,12 +201,14 @@ class QueueFeed:
             self.queue, self.consumer, verdict, runs, delay_ms=delay_ms, error=error, deliveries=deliveries
         )
 
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None, deliveries: int = 0) -> list[Run]:
+    def touch(self, runs: Sequence[Run], visibility_timeout_ms: int | None = None, deliveries: int = 0) -> list[Run]:
         if self.closed:
             return list(runs)
-        if hold_ms is None:
-            hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
-        return self.shard.renew(self.queue, self.consumer, runs, hold_ms, deliveries)
+        if visibility_timeout_ms is None:
+            visibility_timeout_ms = (
+                self.visibility_timeout_ms if self.visibility_timeout_ms is not None else self.queue.settings.hold_ms
+            )
+        return self.shard.renew(self.queue, self.consumer, runs, visibility_timeout_ms, deliveries)
 
     def retire(self) -> None:
         """It gets no more and is no consumer any more; what it holds is its own to settle, until it goes."""
@@ -284,7 +288,7 @@ class Getter(QueueFeed):
         queue: Queue,
         consumer: str,
         *,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
         auto_ack: bool = False,
         silent: bool = False,
     ) -> None:
@@ -294,7 +298,7 @@ class Getter(QueueFeed):
             consumer,
             self._hand_over,
             self._ended,
-            hold_ms=hold_ms,
+            visibility_timeout_ms=visibility_timeout_ms,
             auto_ack=auto_ack,
             silent=silent,
         )
@@ -303,8 +307,10 @@ class Getter(QueueFeed):
     def take(self, count: int) -> list[Delivered]:
         """What is there now, at most `count`; it does not wait, and for nobody's turn."""
         self._begin(count)
-        hold_ms = self.hold_ms if self.hold_ms is not None else self.queue.settings.hold_ms
-        grants = self.shard.acquire_now(self.queue, self.consumer, count, hold_ms)
+        visibility_timeout_ms = (
+            self.visibility_timeout_ms if self.visibility_timeout_ms is not None else self.queue.settings.hold_ms
+        )
+        grants = self.shard.acquire_now(self.queue, self.consumer, count, visibility_timeout_ms)
         if grants and not self.auto_ack:
             self.shard.note_delivered(self.queue, grants)
         taken = self._open_all(grants)

@@ -150,7 +150,7 @@ class QueueReader(QueueFeed):
             self._claimed = without(self._claimed, known)
         return Settled(receipt, without(wanted, known))
 
-    def touch(self, runs: Sequence[Run], hold_ms: int | None = None, deliveries: int = 0) -> list[Run]:
+    def touch(self, runs: Sequence[Run], visibility_timeout_ms: int | None = None, deliveries: int = 0) -> list[Run]:
         """What is claimed needs no more time."""
         wanted = list(apart(runs))
         tidy(wanted)

@@ -28,7 +28,7 @@ from waystation.queues.backoff import RetryRule, retries
 from waystation.queues.feed import Settled, Verdict
 from waystation.queues.ledger.ledger import Grant
 from waystation.queues.ledger.runs import joined, tidy
-from waystation.queues.settings import QueueSettings, check_delay, check_hold
+from waystation.queues.settings import QueueSettings, check_delay, check_visibility_timeout
 from waystation.queues.shard.commands import (
     Alter,
     Bury,
@@ -438,11 +438,13 @@ class Shard(Upkeep):
 
     # -- delivery -----------------------------------------------------------------------------------------------------
 
-    def acquire(self, queue: Queue, consumer: str, count: int, since_ms: int, hold_ms: int) -> list[Grant]:
+    def acquire(
+        self, queue: Queue, consumer: str, count: int, since_ms: int, visibility_timeout_ms: int
+    ) -> list[Grant]:
         """Entries for a consumer, from `since_ms` of the monotonic clock on. The caller notes what it delivers."""
         ledger = queue.open_ledger()
         self.note_use(queue)
-        grants = ledger.acquire(consumer, count, since_ms, hold_ms)
+        grants = ledger.acquire(consumer, count, since_ms, visibility_timeout_ms)
         if grants:
             queue.delivered += sum([grant.count for grant in grants])
         return grants
@@ -451,21 +453,23 @@ class Shard(Upkeep):
         """They are about to leave: whatever happens to the broker from now on, this delivery counts."""
         self.log.note(queue.id, joined([(grant.first, grant.count) for grant in grants]))
 
-    def acquire_now(self, queue: Queue, consumer: str, count: int, hold_ms: int) -> list[Grant]:
+    def acquire_now(self, queue: Queue, consumer: str, count: int, visibility_timeout_ms: int) -> list[Grant]:
         """The same for one that asks, whosever turn it is."""
         self._let_pass(queue, self.world.clock.now_ms())
         try:
-            return self.acquire(queue, consumer, count, monotonic_ms(self.world.clock), hold_ms)
+            return self.acquire(queue, consumer, count, monotonic_ms(self.world.clock), visibility_timeout_ms)
         finally:
             self._arm(queue)
 
-    def renew(self, queue: Queue, consumer: str, runs: Sequence[Run], hold_ms: int, deliveries: int = 0) -> list[Run]:
+    def renew(
+        self, queue: Queue, consumer: str, runs: Sequence[Run], visibility_timeout_ms: int, deliveries: int = 0
+    ) -> list[Run]:
         """More time for what a consumer holds; returns what it does not hold. `deliveries`: see `settle`."""
-        check_hold(hold_ms)
+        check_visibility_timeout(visibility_timeout_ms)
         stale: list[Run] = []
         ledger = queue.open_ledger()
         current = ledger.of_delivery(runs, deliveries, stale)
-        unknown = ledger.touch(consumer, current, monotonic_ms(self.world.clock), hold_ms)
+        unknown = ledger.touch(consumer, current, monotonic_ms(self.world.clock), visibility_timeout_ms)
         self._arm(queue)
         return _all_of(unknown, stale)
 

@@ -197,16 +197,16 @@ class SharePartition:
 
     # -- handing out -------------------------------------------------------------------------------------------------
 
-    def acquire(self, consumer: str, count: int, now_ms: int, hold_ms: int) -> list[Grant]:
+    def acquire(self, consumer: str, count: int, now_ms: int, visibility_timeout_ms: int) -> list[Grant]:
         """The marks change; writing them may wait a little, see the caller."""
-        grants = self.ledger.acquire(consumer, count, now_ms, hold_ms)
+        grants = self.ledger.acquire(consumer, count, now_ms, visibility_timeout_ms)
         for grant in grants:
             self.marks.set(grant.first, grant.first + grant.count, handed_out(grant.deliveries))
         return grants
 
-    def touch(self, consumer: str, runs: Sequence[Run], now_ms: int, hold_ms: int) -> list[Run]:
+    def touch(self, consumer: str, runs: Sequence[Run], now_ms: int, visibility_timeout_ms: int) -> list[Run]:
         """More time; returns what is not held."""
-        return self.ledger.touch(consumer, runs, now_ms, hold_ms)
+        return self.ledger.touch(consumer, runs, now_ms, visibility_timeout_ms)
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class TopicQueueAccess(Family):
         deliver: Deliver,
         on_end: OnEnd,
         *,
-        hold_ms: int | None = None,
+        visibility_timeout_ms: int | None = None,
         auto_ack: bool = False,
         exclusive: bool = False,
     ) -> SharedFeed:
@@ -68,18 +68,26 @@ class TopicQueueAccess(Family):
         questions = (Question("read", "queue", queue),)
         self._ask_all(questions)
         feed = await self._broker.topic_queues.consume(
-            queue, consumer, deliver, on_end, hold_ms=hold_ms, auto_ack=auto_ack, exclusive=exclusive
+            queue,
+            consumer,
+            deliver,
+            on_end,
+            visibility_timeout_ms=visibility_timeout_ms,
+            auto_ack=auto_ack,
+            exclusive=exclusive,
         )
         self._opened(feed, questions)
         return feed
 
     async def getter(
-        self, queue: str, consumer: str, *, hold_ms: int | None = None, auto_ack: bool = False
+        self, queue: str, consumer: str, *, visibility_timeout_ms: int | None = None, auto_ack: bool = False
     ) -> SharedFeed:
         """One who asks for single messages (`SharedFeed.take`) and is not counted as a consumer."""
         questions = (Question("read", "queue", queue),)
         self._ask_all(questions)
-        feed = await self._broker.topic_queues.getter(queue, consumer, hold_ms=hold_ms, auto_ack=auto_ack)
+        feed = await self._broker.topic_queues.getter(
+            queue, consumer, visibility_timeout_ms=visibility_timeout_ms, auto_ack=auto_ack
+        )
         self._opened(feed, questions)
         return feed
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.access.types import DEFAULT_HOLD_MS, Verdict
+from waystation.broker.access.types import DEFAULT_VISIBILITY_TIMEOUT_MS, Verdict
 from waystation.errors import Invalid
 from waystation.message import HIGHEST_PRIORITY, Delivered, Message, check_message
 from waystation.message_json import JSON_TYPE, to_json_object
@@ -258,7 +258,7 @@ async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:
     consumer = _Channel(desk, acks=False)
     command = Subscribe(consumer=0, topics=[call.query.channel], history=call.query.history)
     feed, _ = await desk.access.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
-    consumer.attach(feed, "subscription:", DEFAULT_HOLD_MS)
+    consumer.attach(feed, "subscription:", DEFAULT_VISIBILITY_TIMEOUT_MS)
     return Stream(consumer, single=True)
 
 

@@ -37,7 +37,7 @@ MAX_COUNT = 1000
 MAX_WAIT_MS = 300_000
 
 Wait = Annotated[int, Meta(ge=0, le=MAX_WAIT_MS)]
-Hold = Annotated[int, Meta(ge=1)] | None
+VisibilityTimeout = Annotated[int, Meta(ge=1)] | None
 
 
 class DeclareQuery(msgspec.Struct):
@@ -73,7 +73,7 @@ class StreamQuery(msgspec.Struct):
         Annotated[int, Meta(ge=0, description="maximum number to deliver, until the client gives more (WebSocket)")]
         | None
     ) = None
-    hold_ms: Hold = None
+    hold_ms: VisibilityTimeout = None
     auto_ack: bool = False
     exclusive: bool = False
 
@@ -126,7 +126,7 @@ async def take(desk: Desk, call: Call[TakeQuery, Nothing]) -> Outcome:
         call.peer,
         count=asked.count,
         wait_ms=asked.wait_ms,
-        hold_ms=asked.hold_ms,
+        visibility_timeout_ms=asked.hold_ms,
         auto_ack=asked.auto_ack,
     )
     desk.delivered([delivered for delivered, _ in taken], acked=asked.auto_ack)
@@ -197,12 +197,12 @@ async def stream(desk: Desk, call: Call[StreamQuery, Nothing]) -> Outcome:
         consumer.deliver,
         on_end=consumer.ceased,
         prefetch=asked.prefetch,
-        hold_ms=asked.hold_ms,
+        visibility_timeout_ms=asked.hold_ms,
         auto_ack=asked.auto_ack,
         exclusive=asked.exclusive,
     )
-    hold_ms = asked.hold_ms or desk.access.describe_queue(queue).settings.hold_ms
-    consumer.attach(feed, f"queue:{queue}", hold_ms)
+    visibility_timeout_ms = asked.hold_ms or desk.access.describe_queue(queue).settings.hold_ms
+    consumer.attach(feed, f"queue:{queue}", visibility_timeout_ms)
     return Stream(consumer)
 
 

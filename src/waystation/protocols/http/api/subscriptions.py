@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from waystation.broker.access.types import DEFAULT_HOLD_MS
+from waystation.broker.access.types import DEFAULT_VISIBILITY_TIMEOUT_MS
 from waystation.errors import Invalid
 from waystation.protocol import Subscribe
 from waystation.protocols.http.deliveries.consuming import HttpConsumer
@@ -75,7 +75,7 @@ async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:
         **{name: getattr(asked, name) for name in asked.__struct_fields__ if name not in ("topic", "credit")},
     )
     feed, _ = await desk.access.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
-    consumer.attach(feed, f"subscription:{asked.group or ''}", asked.hold_ms or DEFAULT_HOLD_MS)
+    consumer.attach(feed, f"subscription:{asked.group or ''}", asked.hold_ms or DEFAULT_VISIBILITY_TIMEOUT_MS)
     return Stream(consumer)
 
 

@@ -34,13 +34,13 @@ class _Given(NamedTuple):
 class Holder:
     """A feed, and what was given out of it. `place`: `queue:NAME` or `subscription:NAME`."""
 
-    __slots__ = ("feed", "given", "hold_ms", "number", "place", "users")
+    __slots__ = ("feed", "given", "number", "place", "users", "visibility_timeout_ms")
 
-    def __init__(self, number: int, place: str, feed: Feed, hold_ms: int) -> None:
+    def __init__(self, number: int, place: str, feed: Feed, visibility_timeout_ms: int) -> None:
         self.number = number
         self.place = place
         self.feed = feed
-        self.hold_ms = hold_ms
+        self.visibility_timeout_ms = visibility_timeout_ms
         self.given: dict[int, _Given] = {}
         self.users = 0  # calls that wait for messages of it
 
@@ -63,9 +63,9 @@ class Holds:
         self._numbers = 0
         self._serials = 0
 
-    def add(self, place: str, feed: Feed, hold_ms: int) -> Holder:
+    def add(self, place: str, feed: Feed, visibility_timeout_ms: int) -> Holder:
         self._numbers += 1
-        holder = self._holders[self._numbers] = Holder(self._numbers, place, feed, hold_ms)
+        holder = self._holders[self._numbers] = Holder(self._numbers, place, feed, visibility_timeout_ms)
         return holder
 
     def drop(self, holder: Holder) -> None:
@@ -77,10 +77,10 @@ class Holds:
         for holder in list(self._holders.values()):
             self.drop(holder)
 
-    def give(self, holder: Holder, delivered: Delivered, now_ms: int, hold_ms: int | None = None) -> str:
+    def give(self, holder: Holder, delivered: Delivered, now_ms: int, visibility_timeout_ms: int | None = None) -> str:
         """The ack id of a delivery."""
         self._serials += 1
-        forget_ms = now_ms + 2 * (hold_ms or holder.hold_ms) + FORGET_AFTER_MS
+        forget_ms = now_ms + 2 * (visibility_timeout_ms or holder.visibility_timeout_ms) + FORGET_AFTER_MS
         holder.given[delivered.tag] = _Given(self._serials, forget_ms)
         packed = _ID.pack(self._life, holder.number, self._serials, delivered.tag)
         return urlsafe_b64encode(packed).decode()
@@ -122,7 +122,7 @@ class Holds:
     def touch(
         self,
         ack_ids: Sequence[str],
-        hold_ms: int | None,
+        visibility_timeout_ms: int | None,
         now_ms: int,
         *,
         place: str | None = None,
@@ -132,14 +132,14 @@ class Holds:
         known, unknown = self._sort(ack_ids, place, holder)
         settled = 0
         for owner, ids in known.items():
-            lost = set(_tags(owner.feed.touch(runs_of(ids), hold_ms)))
+            lost = set(_tags(owner.feed.touch(runs_of(ids), visibility_timeout_ms)))
             for tag, ack_id in ids.items():
                 if tag in lost:
                     unknown.append(ack_id)
                     owner.given.pop(tag, None)
                     continue
                 settled += 1
-                forget_ms = now_ms + 2 * (hold_ms or owner.hold_ms) + FORGET_AFTER_MS
+                forget_ms = now_ms + 2 * (visibility_timeout_ms or owner.visibility_timeout_ms) + FORGET_AFTER_MS
                 owner.given[tag] = owner.given[tag]._replace(forget_ms=forget_ms)
         return Outcome(settled, unknown, [])
 

@@ -70,12 +70,12 @@ class HttpConsumer:
         self._in_line = False
         self._ended: WaystationError | None = None
 
-    def attach(self, feed: Feed, place: str, hold_ms: int) -> None:
+    def attach(self, feed: Feed, place: str, visibility_timeout_ms: int) -> None:
         """The feed that `deliver` and `ceased` were opened with."""
         self._feed = feed
         if isinstance(feed, QueueFeed):
             feed.portion_bytes = WINDOW_BYTES
-        self._holder = self._desk.holds.add(place, feed, hold_ms)
+        self._holder = self._desk.holds.add(place, feed, visibility_timeout_ms)
 
     # -- what the feed calls -----------------------------------------------------------------------------------------
 

@@ -38,7 +38,14 @@ class Takers:
         self._by_queue: dict[str, tuple[Getter, Holder]] = {}
 
     async def take(
-        self, queue: str, peer: Peer, *, count: int, wait_ms: int, hold_ms: int | None = None, auto_ack: bool = False
+        self,
+        queue: str,
+        peer: Peer,
+        *,
+        count: int,
+        wait_ms: int,
+        visibility_timeout_ms: int | None = None,
+        auto_ack: bool = False,
     ) -> list[tuple[Delivered, dict[str, Any]]]:
         """Messages and their JSON, with ack ids unless `auto_ack`; none if none came in time."""
         getter, holder = self._of(queue)
@@ -54,13 +61,13 @@ class Takers:
         if taken and auto_ack:
             await self._access.durable(getter.settle(Verdict.ACK, runs).receipt)
             return [(delivered, to_json_object(delivered, queue)) for delivered in taken]
-        if taken and hold_ms is not None:
-            getter.touch(runs, hold_ms)
+        if taken and visibility_timeout_ms is not None:
+            getter.touch(runs, visibility_timeout_ms)
         now_ms = monotonic_ms(self._clock)
         shown = []
         for delivered in taken:
             found = to_json_object(delivered, queue)
-            found["ack_id"] = self._holds.give(holder, delivered, now_ms, hold_ms)
+            found["ack_id"] = self._holds.give(holder, delivered, now_ms, visibility_timeout_ms)
             shown.append((delivered, found))
         return shown
 

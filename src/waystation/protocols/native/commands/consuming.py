@@ -56,7 +56,7 @@ def consume(session: NativeSession, command: Consume) -> None:
             lambda messages: session.delivered(consumer, messages),
             on_end=lambda error: session.feed_ended(consumer, error),
             prefetch=command.prefetch,
-            hold_ms=command.hold_ms,
+            visibility_timeout_ms=command.hold_ms,
             auto_ack=command.auto_ack,
             exclusive=command.exclusive,
             owner=session.name,
@@ -165,7 +165,7 @@ class _Inbox:
     def settle(self, verdict: Any, runs: Any, *, delay_ms: int | None = None, error: str | None = None) -> Any:
         raise Invalid("consumer: replies in an inbox are not acknowledged, so there is nothing to settle")
 
-    def touch(self, runs: Any, hold_ms: int | None = None) -> Any:
+    def touch(self, runs: Any, visibility_timeout_ms: int | None = None) -> Any:
         raise Invalid("consumer: replies in an inbox are not acknowledged, so there is nothing to touch")
 
     def leave(self) -> None:
