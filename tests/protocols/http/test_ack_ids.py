@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from waystation.errors import Conflict, WaystationError
 from waystation.message import Delivered, Message, Run
-from waystation.protocols.http.deliveries.ack_ids import FORGET_AFTER_MS, Holds, check_any, runs_of
+from waystation.protocols.http.deliveries.ack_ids import FORGET_AFTER_MS, AckIds, check_any, runs_of
 from waystation.queues.feed import Settled, Verdict
 
 TIMEOUT_MS = 1000
 
 
 class FeedOf:
-    """A feed that holds these tags."""
+    """A feed with these tags in flight."""
 
     def __init__(self, *tags: int) -> None:
         self.held = set(tags)
@@ -56,78 +56,78 @@ class FeedOf:
         self.closed = True
 
 
-def given_out(holds: Holds, feed: FeedOf, *tags: int, place: str = "queue:q") -> list[str]:
-    holder = holds.add(place, feed, TIMEOUT_MS)
-    return [holds.give(holder, Delivered(tag, 1, 0, Message(b"")), now_ms=0) for tag in tags]
+def given_out(ack_ids: AckIds, feed: FeedOf, *tags: int, place: str = "queue:q") -> list[str]:
+    source = ack_ids.add(place, feed, TIMEOUT_MS)
+    return [ack_ids.give(source, Delivered(tag, 1, 0, Message(b"")), now_ms=0) for tag in tags]
 
 
-def test_an_id_settles_what_it_holds_once() -> None:
-    holds, feed = Holds(1), FeedOf(4, 5, 9)
-    ids = given_out(holds, feed, 4, 5, 9)
-    outcome = holds.settle(ids, Verdict.ACK)
+def test_an_id_settles_its_message_once() -> None:
+    ack_ids, feed = AckIds(1), FeedOf(4, 5, 9)
+    ids = given_out(ack_ids, feed, 4, 5, 9)
+    outcome = ack_ids.settle(ids, Verdict.ACK)
     assert (outcome.settled, outcome.unknown) == (3, [])
     assert feed.settled == [(Verdict.ACK, [4, 5, 9])]
-    again = holds.settle(ids, Verdict.ACK)
+    again = ack_ids.settle(ids, Verdict.ACK)
     assert (again.settled, again.unknown) == (0, ids)
     with pytest.raises(Conflict):
         check_any(again)
 
 
-def test_an_id_of_an_earlier_delivery_of_the_same_message_holds_nothing() -> None:
-    holds, feed = Holds(1), FeedOf(4)
-    holder = holds.add("queue:q", feed, TIMEOUT_MS)
-    old = holds.give(holder, Delivered(4, 1, 0, Message(b"")), 0)
-    new = holds.give(holder, Delivered(4, 2, 0, Message(b"")), 0)
-    assert holds.settle([old], Verdict.ACK).unknown == [old]
+def test_an_id_of_an_earlier_delivery_of_the_same_message_settles_nothing() -> None:
+    ack_ids, feed = AckIds(1), FeedOf(4)
+    source = ack_ids.add("queue:q", feed, TIMEOUT_MS)
+    old = ack_ids.give(source, Delivered(4, 1, 0, Message(b"")), 0)
+    new = ack_ids.give(source, Delivered(4, 2, 0, Message(b"")), 0)
+    assert ack_ids.settle([old], Verdict.ACK).unknown == [old]
     assert feed.held == {4}
-    assert holds.settle([new], Verdict.ACK).settled == 1
+    assert ack_ids.settle([new], Verdict.ACK).settled == 1
 
 
 def test_a_hold_that_ended_is_unknown() -> None:
-    holds, feed = Holds(1), FeedOf(4)
-    kept, ended = given_out(holds, feed, 4, 5)
-    outcome = holds.settle([kept, ended], Verdict.REJECT)
+    ack_ids, feed = AckIds(1), FeedOf(4)
+    kept, ended = given_out(ack_ids, feed, 4, 5)
+    outcome = ack_ids.settle([kept, ended], Verdict.REJECT)
     assert (outcome.settled, outcome.unknown) == (1, [ended])
 
 
 def test_an_id_of_another_queue_life_or_holder_is_unknown_and_untouched() -> None:
-    holds, feed = Holds(1), FeedOf(4)
-    ids = given_out(holds, feed, 4)
-    other = holds.add("queue:q", FeedOf(), TIMEOUT_MS)
-    assert holds.settle(ids, Verdict.ACK, place="queue:other").unknown == ids
-    assert holds.settle(ids, Verdict.ACK, holder=other).unknown == ids
-    assert Holds(2).settle(ids, Verdict.ACK).unknown == ids
-    assert holds.touch(ids, None, 0, place="queue:other").unknown == ids
-    assert holds.touch(ids, None, 0).settled == 1
+    ack_ids, feed = AckIds(1), FeedOf(4)
+    ids = given_out(ack_ids, feed, 4)
+    other = ack_ids.add("queue:q", FeedOf(), TIMEOUT_MS)
+    assert ack_ids.settle(ids, Verdict.ACK, place="queue:other").unknown == ids
+    assert ack_ids.settle(ids, Verdict.ACK, source=other).unknown == ids
+    assert AckIds(2).settle(ids, Verdict.ACK).unknown == ids
+    assert ack_ids.touch(ids, None, 0, place="queue:other").unknown == ids
+    assert ack_ids.touch(ids, None, 0).settled == 1
     assert feed.held == {4}
 
 
 @given(st.text(max_size=60))
 def test_any_text_may_come_as_an_id(text: str) -> None:
-    holds = Holds(1)
-    given_out(holds, FeedOf(4), 4)
-    assert holds.settle([text], Verdict.ACK).unknown == [text]
+    ack_ids = AckIds(1)
+    given_out(ack_ids, FeedOf(4), 4)
+    assert ack_ids.settle([text], Verdict.ACK).unknown == [text]
 
 
 def test_what_must_have_ended_is_forgotten_unless_it_was_touched() -> None:
-    holds, feed = Holds(1), FeedOf(4, 5)
-    touched, left = given_out(holds, feed, 4, 5)
+    ack_ids, feed = AckIds(1), FeedOf(4, 5)
+    touched, left = given_out(ack_ids, feed, 4, 5)
     over = 2 * TIMEOUT_MS + FORGET_AFTER_MS
-    assert holds.sweep(over) == []
-    assert holds.touch([touched], 60_000, over).settled == 1
-    assert holds.sweep(over + 1) == []
-    assert holds.settle([left], Verdict.ACK).unknown == [left]
-    assert holds.settle([touched], Verdict.ACK).settled == 1
-    assert len(holds.sweep(over + 1)) == 1
+    assert ack_ids.sweep(over) == []
+    assert ack_ids.touch([touched], 60_000, over).settled == 1
+    assert ack_ids.sweep(over + 1) == []
+    assert ack_ids.settle([left], Verdict.ACK).unknown == [left]
+    assert ack_ids.settle([touched], Verdict.ACK).settled == 1
+    assert len(ack_ids.sweep(over + 1)) == 1
 
 
 def test_a_holder_that_goes_closes_its_feed_and_its_ids_hold_nothing() -> None:
-    holds, feed = Holds(1), FeedOf(4)
-    holder = holds.add("queue:q", feed, TIMEOUT_MS)
-    ack_id = holds.give(holder, Delivered(4, 1, 0, Message(b"")), 0)
-    holds.drop(holder)
+    ack_ids, feed = AckIds(1), FeedOf(4)
+    source = ack_ids.add("queue:q", feed, TIMEOUT_MS)
+    ack_id = ack_ids.give(source, Delivered(4, 1, 0, Message(b"")), 0)
+    ack_ids.drop(source)
     assert feed.closed
-    assert holds.settle([ack_id], Verdict.ACK).unknown == [ack_id]
+    assert ack_ids.settle([ack_id], Verdict.ACK).unknown == [ack_id]
 
 
 @given(st.sets(st.integers(0, 50)))

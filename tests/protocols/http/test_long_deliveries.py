@@ -62,9 +62,9 @@ class Outlet:
 
 def consumer_of(line: ByHand) -> tuple[Any, Feed]:
     feed = Feed()
-    holds = SimpleNamespace(add=lambda *_: object(), drop=lambda *_: None)
+    ack_ids = SimpleNamespace(add=lambda *_: object(), drop=lambda *_: None)
     access = SimpleNamespace(consume_wait_s=lambda: 0.0)
-    desk: Any = SimpleNamespace(long_work=line, holds=holds, delivered=lambda *_, **__: None, access=access)
+    desk: Any = SimpleNamespace(long_work=line, ack_ids=ack_ids, delivered=lambda *_, **__: None, access=access)
     desk.spoken = None
     consumer: Any = HttpConsumer(desk, acks=False)
     consumer.attach(feed, "place", 1_000)

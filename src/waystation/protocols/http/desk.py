@@ -1,6 +1,6 @@
 """Where requests become calls of the broker: finds the route, reads what it needs, calls its handler, says what came.
 
-One per listener. It has what handlers share: the broker, the holds of clients without a connection of their own, and
+One per listener. It has what handlers share: the broker, the ack ids of clients without a connection of their own, and
 the calls under way, which end before the broker does.
 """
 
@@ -24,7 +24,7 @@ from waystation.protocols.http.api.routes import ROUTES
 from waystation.protocols.http.auth.guard import Guard
 from waystation.protocols.http.auth.login import NOBODY, HttpLogin
 from waystation.protocols.http.auth.token import is_free, is_login
-from waystation.protocols.http.deliveries.ack_ids import Holds
+from waystation.protocols.http.deliveries.ack_ids import AckIds
 from waystation.protocols.http.deliveries.takers import Takers
 from waystation.protocols.http.live_view import LiveView
 from waystation.protocols.http.mounted import Mounted, MountedApi, Mounts
@@ -89,8 +89,8 @@ class Desk:
         namespace = principal.within or DEFAULT
         self.access = broker.access(principal, namespace, self.meter)
         self.spoken = None if namespace == DEFAULT else SpokenNames(self.access.names)
-        self.holds = Holds(broker.world.random.below(2**32), self.meter)
-        self.takers = Takers(self.access, broker.world.clock, self.holds)
+        self.ack_ids = AckIds(broker.world.random.below(2**32), self.meter)
+        self.takers = Takers(self.access, broker.world.clock, self.ack_ids)
         self.live = LiveView(self.access.views)
 
     def of(self, principal: Principal) -> Desk:
@@ -103,7 +103,7 @@ class Desk:
             found._bind(principal)
             if len(self._others) > MOST_DESKS:
                 _, quiet = self._others.popitem(last=False)
-                quiet.holds.close()
+                quiet.ack_ids.close()
         self._others.move_to_end(principal)
         return found
 
@@ -267,15 +267,15 @@ class Desk:
             desk.takers.sweep()
 
     async def close(self, within_s: float) -> None:
-        """Ends what is under way, and gives back what is held."""
+        """Ends what is under way, and requeues what is in flight."""
         if self._under_way:
             _, late = await asyncio.wait(set(self._under_way), timeout=within_s)
             for task in late:
                 task.cancel()
         await asyncio.sleep(0)  # what they answer is written
-        self.holds.close()
+        self.ack_ids.close()
         for desk in self._others.values():
-            desk.holds.close()
+            desk.ack_ids.close()
 
 
 def _told(spoken: SpokenNames, outcome: Any) -> Any:

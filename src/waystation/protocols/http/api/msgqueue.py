@@ -213,7 +213,7 @@ async def dequeue(desk: Desk, call: Call[DequeueQuery, Nothing]) -> Outcome:
 
 
 async def ack(desk: Desk, call: Call[Nothing, Ack]) -> Outcome:
-    settled = desk.holds.settle([call.body.ack_id], Verdict.ACK)
+    settled = desk.ack_ids.settle([call.body.ack_id], Verdict.ACK)
     await desk.access.durable(*settled.receipts)
     check_any(settled)
     return Acked(True)
@@ -221,7 +221,7 @@ async def ack(desk: Desk, call: Call[Nothing, Ack]) -> Outcome:
 
 async def reject(desk: Desk, call: Call[Nothing, RejectOne]) -> Outcome:
     said = call.body
-    settled = desk.holds.settle([said.ack_id], Verdict.REJECT if said.requeue else Verdict.KILL, error=said.error)
+    settled = desk.ack_ids.settle([said.ack_id], Verdict.REJECT if said.requeue else Verdict.KILL, error=said.error)
     await desk.access.durable(*settled.receipts)
     check_any(settled)
     return Rejected(True)

@@ -33,13 +33,13 @@ async def _answer(desk: Desk, settled: Settled) -> Outcome:
 
 
 async def ack(desk: Desk, call: Call[Nothing, Settle]) -> Outcome:
-    return await _answer(desk, desk.holds.settle(call.body.ack_ids, Verdict.ACK, place=_place(call.path)))
+    return await _answer(desk, desk.ack_ids.settle(call.body.ack_ids, Verdict.ACK, place=_place(call.path)))
 
 
 async def reject(desk: Desk, call: Call[Nothing, Reject]) -> Outcome:
     said = call.body
     verdict = Verdict.KILL if said.dead else Verdict.REJECT
-    settled = desk.holds.settle(
+    settled = desk.ack_ids.settle(
         said.ack_ids, verdict, place=_place(call.path), delay_ms=said.delay_ms, error=said.error
     )
     return await _answer(desk, settled)
@@ -47,13 +47,13 @@ async def reject(desk: Desk, call: Call[Nothing, Reject]) -> Outcome:
 
 async def release(desk: Desk, call: Call[Nothing, Release]) -> Outcome:
     said = call.body
-    settled = desk.holds.settle(said.ack_ids, Verdict.RELEASE, place=_place(call.path), delay_ms=said.delay_ms)
+    settled = desk.ack_ids.settle(said.ack_ids, Verdict.RELEASE, place=_place(call.path), delay_ms=said.delay_ms)
     return await _answer(desk, settled)
 
 
 async def touch(desk: Desk, call: Call[Nothing, Touch]) -> Outcome:
     now_ms = monotonic_ms(desk.broker.world.clock)
-    settled = desk.holds.touch(call.body.ack_ids, call.body.hold_ms, now_ms, place=_place(call.path))
+    settled = desk.ack_ids.touch(call.body.ack_ids, call.body.hold_ms, now_ms, place=_place(call.path))
     return await _answer(desk, settled)
 
 

@@ -1,1 +1,1 @@
-"""Messages on their way to HTTP's clients: taken or pushed, and who holds them until their verdict."""
+"""Messages on their way to HTTP's clients: taken or pushed, and the ack ids by which they are settled."""

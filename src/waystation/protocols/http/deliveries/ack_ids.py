@@ -1,11 +1,11 @@
-"""Ack ids: who holds what, for clients that have no connection of their own.
+"""Ack ids: what is in flight, for clients that have no connection of their own.
 
-A holder is a feed of the heart with the messages that were given out from it. An ack id names the life of the listener,
-the holder, the message and the very delivery; so an id of a hold that expired, was settled, was given to somebody else
-since or belongs to an earlier life of the broker is told apart, and nothing is done with it.
+A source is a feed of the heart with the messages that were given out from it. An ack id names the life of the listener,
+the source, the message and the very delivery; so an id of a delivery whose visibility timeout ended, that was settled,
+was given to somebody else since or belongs to an earlier life of the broker is told apart, and nothing is done with it.
 
-What a holder remembers is bounded: what was not settled long after its hold must have ended is forgotten. Times are of
-the monotonic clock, as those of the holds are.
+What a source remembers is bounded: what was not settled long after its visibility timeout must have ended is
+forgotten. Times are of the monotonic clock, as visibility timeouts are.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from waystation.message import Delivered, Run
 from waystation.observe.meters import ProtocolMeter
 
 FORGET_AFTER_MS = 60_000
-"""Beyond twice the hold: a hold is renewed by `touch`, and a clock is not exact."""
+"""Beyond twice the visibility timeout: it is renewed by `touch`, and a clock is not exact."""
 
-_ID = struct.Struct(">IIQQ")  # life of the listener, holder, delivery, tag: 24 bytes, 32 characters
+_ID = struct.Struct(">IIQQ")  # life of the listener, source, delivery, tag: 24 bytes, 32 characters
 
 
 class _Given(NamedTuple):
@@ -31,7 +31,7 @@ class _Given(NamedTuple):
     forget_ms: int
 
 
-class Holder:
+class AckIdSource:
     """A feed, and what was given out of it. `place`: `queue:NAME` or `subscription:NAME`."""
 
     __slots__ = ("feed", "given", "number", "place", "users", "visibility_timeout_ms")
@@ -53,45 +53,47 @@ class Outcome(NamedTuple):
     receipts: list[Receipt]
 
 
-class Holds:
-    """All holders of a listener. `life`: a number that no other life of the listener has (most likely)."""
+class AckIds:
+    """All sources of a listener. `life`: a number that no other life of the listener has (most likely)."""
 
     def __init__(self, life: int, meter: ProtocolMeter | None = None) -> None:
         self._life = life
         self._meter = meter or ProtocolMeter("http")
-        self._holders: dict[int, Holder] = {}
+        self._sources: dict[int, AckIdSource] = {}
         self._numbers = 0
         self._serials = 0
 
-    def add(self, place: str, feed: Feed, visibility_timeout_ms: int) -> Holder:
+    def add(self, place: str, feed: Feed, visibility_timeout_ms: int) -> AckIdSource:
         self._numbers += 1
-        holder = self._holders[self._numbers] = Holder(self._numbers, place, feed, visibility_timeout_ms)
-        return holder
+        source = self._sources[self._numbers] = AckIdSource(self._numbers, place, feed, visibility_timeout_ms)
+        return source
 
-    def drop(self, holder: Holder) -> None:
-        """The holder goes; what it held is delivered to others."""
-        if self._holders.pop(holder.number, None) is not None:
-            holder.feed.close()
+    def drop(self, source: AckIdSource) -> None:
+        """The source goes; what was in flight to it is redelivered to others."""
+        if self._sources.pop(source.number, None) is not None:
+            source.feed.close()
 
     def close(self) -> None:
-        for holder in list(self._holders.values()):
-            self.drop(holder)
+        for source in list(self._sources.values()):
+            self.drop(source)
 
-    def give(self, holder: Holder, delivered: Delivered, now_ms: int, visibility_timeout_ms: int | None = None) -> str:
+    def give(
+        self, source: AckIdSource, delivered: Delivered, now_ms: int, visibility_timeout_ms: int | None = None
+    ) -> str:
         """The ack id of a delivery."""
         self._serials += 1
-        forget_ms = now_ms + 2 * (visibility_timeout_ms or holder.visibility_timeout_ms) + FORGET_AFTER_MS
-        holder.given[delivered.tag] = _Given(self._serials, forget_ms)
-        packed = _ID.pack(self._life, holder.number, self._serials, delivered.tag)
+        forget_ms = now_ms + 2 * (visibility_timeout_ms or source.visibility_timeout_ms) + FORGET_AFTER_MS
+        source.given[delivered.tag] = _Given(self._serials, forget_ms)
+        packed = _ID.pack(self._life, source.number, self._serials, delivered.tag)
         return urlsafe_b64encode(packed).decode()
 
-    def sweep(self, now_ms: int) -> list[Holder]:
-        """Forgets what must have ended; returns the holders that have nothing left."""
-        for holder in self._holders.values():
-            over = [tag for tag, given in holder.given.items() if given.forget_ms < now_ms]
+    def sweep(self, now_ms: int) -> list[AckIdSource]:
+        """Forgets what must have ended; returns the sources that have nothing left."""
+        for source in self._sources.values():
+            over = [tag for tag, given in source.given.items() if given.forget_ms < now_ms]
             for tag in over:
-                del holder.given[tag]
-        return [holder for holder in self._holders.values() if not holder.given]
+                del source.given[tag]
+        return [source for source in self._sources.values() if not source.given]
 
     def settle(
         self,
@@ -99,12 +101,12 @@ class Holds:
         verdict: Verdict,
         *,
         place: str | None = None,
-        holder: Holder | None = None,
+        source: AckIdSource | None = None,
         delay_ms: int | None = None,
         error: str | None = None,
     ) -> Outcome:
-        """A verdict on all that these ids hold. `place`, `holder`: ids of others are unknown."""
-        known, unknown = self._sort(ack_ids, place, holder)
+        """A verdict on all messages that these ids still name. `place`, `source`: ids of others are unknown."""
+        known, unknown = self._sort(ack_ids, place, source)
         receipts: list[Receipt] = []
         settled = 0
         for owner, ids in known.items():
@@ -126,10 +128,10 @@ class Holds:
         now_ms: int,
         *,
         place: str | None = None,
-        holder: Holder | None = None,
+        source: AckIdSource | None = None,
     ) -> Outcome:
-        """More time for what these ids hold."""
-        known, unknown = self._sort(ack_ids, place, holder)
+        """More time for the messages that these ids still name."""
+        known, unknown = self._sort(ack_ids, place, source)
         settled = 0
         for owner, ids in known.items():
             lost = set(_tags(owner.feed.touch(runs_of(ids), visibility_timeout_ms)))
@@ -144,10 +146,10 @@ class Holds:
         return Outcome(settled, unknown, [])
 
     def _sort(
-        self, ack_ids: Iterable[str], place: str | None, holder: Holder | None
-    ) -> tuple[dict[Holder, dict[int, str]], list[str]]:
-        """Which of the ids hold something, by holder and tag, and which do not."""
-        known: dict[Holder, dict[int, str]] = {}
+        self, ack_ids: Iterable[str], place: str | None, source: AckIdSource | None
+    ) -> tuple[dict[AckIdSource, dict[int, str]], list[str]]:
+        """Which of the ids still name a message, by source and tag, and which do not."""
+        known: dict[AckIdSource, dict[int, str]] = {}
         unknown: list[str] = []
         for ack_id in ack_ids:
             found = self._find(ack_id)
@@ -155,7 +157,7 @@ class Holds:
             if (
                 found is None
                 or owner is None
-                or (holder or owner) is not owner
+                or (source or owner) is not owner
                 or (place or owner.place) != owner.place
             ):
                 unknown.append(ack_id)
@@ -163,16 +165,16 @@ class Holds:
                 known.setdefault(owner, {})[found[1]] = ack_id
         return known, unknown
 
-    def _find(self, ack_id: str) -> tuple[Holder, int] | None:
+    def _find(self, ack_id: str) -> tuple[AckIdSource, int] | None:
         try:
             life, number, serial, tag = _ID.unpack(urlsafe_b64decode(ack_id.encode()))
         except (ValueError, struct.error):
             return None
-        holder = self._holders.get(number)
-        if life != self._life or holder is None:
+        source = self._sources.get(number)
+        if life != self._life or source is None:
             return None
-        given = holder.given.get(tag)
-        return (holder, tag) if given is not None and given.serial == serial else None
+        given = source.given.get(tag)
+        return (source, tag) if given is not None and given.serial == serial else None
 
 
 def check_any(outcome: Outcome) -> None:

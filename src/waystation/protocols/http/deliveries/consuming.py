@@ -2,8 +2,8 @@
 
 Credit is given to the feed only while the client reads what it is sent: what waits for a slow client is never more
 than `WINDOW` messages and the socket's buffer, and of a queue's messages not more than about `WINDOW_BYTES`: then what
-is left of the credit is void until the client has read. When the client goes, the feed is closed, and what it held is
-delivered to others.
+is left of the credit is void until the client has read. When the client goes, the feed is closed, and what was in
+flight to it is redelivered to others.
 
 Long messages are made into JSON and sent a part at a time, each in a turn of the line of long work
 (`world/long_work.py`), as far as the client reads.
@@ -23,7 +23,7 @@ from waystation.errors import Invalid, WaystationError
 from waystation.message import Delivered
 from waystation.message_json import to_json_object
 from waystation.protocols.budget import FREE_BYTES
-from waystation.protocols.http.deliveries.ack_ids import Holder, Outcome, check_any
+from waystation.protocols.http.deliveries.ack_ids import AckIdSource, Outcome, check_any
 from waystation.protocols.http.transport.bodies import Reject, Release, Settle, Touch
 from waystation.protocols.http.transport.calls import SHORT_STEP_BYTES, STEP_BYTES, convert
 from waystation.protocols.http.transport.json_pieces import json_pieces
@@ -61,7 +61,7 @@ class HttpConsumer:
         self._manual = credit is not None
         self._granted = 0
         self._feed: Feed | None = None
-        self._holder: Holder | None = None
+        self._source: AckIdSource | None = None
         self._outlet: Outlet | None = None
         self._due = False
         self._long = True  # what it gets next may take long
@@ -75,7 +75,7 @@ class HttpConsumer:
         self._feed = feed
         if isinstance(feed, QueueFeed):
             feed.portion_bytes = WINDOW_BYTES
-        self._holder = self._desk.holds.add(place, feed, visibility_timeout_ms)
+        self._source = self._desk.ack_ids.add(place, feed, visibility_timeout_ms)
 
     # -- what the feed calls -----------------------------------------------------------------------------------------
 
@@ -146,9 +146,9 @@ class HttpConsumer:
             found = to_json_object(delivered, self._queue)
         else:
             found = to_json_object(spoken.delivered(delivered), spoken.queue(self._queue))
-        if self._acks and self._holder is not None:
+        if self._acks and self._source is not None:
             now_ms = monotonic_ms(self._desk.broker.world.clock)
-            found["ack_id"] = self._desk.holds.give(self._holder, delivered, now_ms)
+            found["ack_id"] = self._desk.ack_ids.give(self._source, delivered, now_ms)
         return found
 
     # -- what the client's side calls --------------------------------------------------------------------------------
@@ -173,9 +173,9 @@ class HttpConsumer:
         self._grant_soon()
 
     def end(self) -> None:
-        if self._holder is not None:
-            self._desk.holds.drop(self._holder)
-            self._holder = self._feed = None
+        if self._source is not None:
+            self._desk.ack_ids.drop(self._source)
+            self._source = self._feed = None
         self._left.clear()
         self._pieces = None
 
@@ -189,7 +189,7 @@ class HttpConsumer:
         if action == "touch":
             touch = convert(value, Touch)
             now_ms = monotonic_ms(self._desk.broker.world.clock)
-            outcome = self._desk.holds.touch(touch.ack_ids, touch.hold_ms, now_ms, holder=self._holder)
+            outcome = self._desk.ack_ids.touch(touch.ack_ids, touch.hold_ms, now_ms, source=self._source)
         else:
             outcome = self._settle(action, value)
         await self._desk.access.durable(*outcome.receipts)
@@ -197,17 +197,17 @@ class HttpConsumer:
         return {"settled": outcome.settled, "unknown": outcome.unknown}
 
     def _settle(self, action: Any, value: dict[str, Any]) -> Outcome:
-        settle = self._desk.holds.settle
+        settle = self._desk.ack_ids.settle
         if action == "ack":
-            return settle(convert(value, Settle).ack_ids, Verdict.ACK, holder=self._holder)
+            return settle(convert(value, Settle).ack_ids, Verdict.ACK, source=self._source)
         if action == "reject":
             reject = convert(value, Reject)
             verdict = Verdict.KILL if reject.dead else Verdict.REJECT
             given = {"delay_ms": reject.delay_ms, "error": reject.error}
-            return settle(reject.ack_ids, verdict, holder=self._holder, **given)  # type: ignore[arg-type]
+            return settle(reject.ack_ids, verdict, source=self._source, **given)  # type: ignore[arg-type]
         if action == "release":
             release = convert(value, Release)
-            return settle(release.ack_ids, Verdict.RELEASE, holder=self._holder, delay_ms=release.delay_ms)
+            return settle(release.ack_ids, Verdict.RELEASE, source=self._source, delay_ms=release.delay_ms)
         raise Invalid(f"action: {str(action)[:40]!r} is not one of ack, reject, release, touch, credit")
 
     # -- credit ------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Messages taken by request: one getter of the heart per queue, for all clients that take from it by HTTP.
 
-A client that takes and never comes back loses its hold after the queue's hold time, like any consumer that falls
-silent. A getter without holds and without callers is closed after a while.
+A client that takes and never comes back loses its messages after the queue's visibility timeout, like any consumer
+that falls silent. A getter with nothing in flight and without callers is closed after a while.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.broker.access.types import Verdict
 from waystation.message import Delivered, size_of
 from waystation.message_json import to_json_object
-from waystation.protocols.http.deliveries.ack_ids import Holder, Holds, runs_of
+from waystation.protocols.http.deliveries.ack_ids import AckIds, AckIdSource, runs_of
 from waystation.protocols.http.transport.calls import Peer
 from waystation.world.clock import monotonic_ms
 
@@ -31,11 +31,11 @@ ANSWER_BYTES = 8 * 1024 * 1024
 class Takers:
     """One per listener."""
 
-    def __init__(self, access: Access, clock: Clock, holds: Holds) -> None:
+    def __init__(self, access: Access, clock: Clock, ack_ids: AckIds) -> None:
         self._access = access
         self._clock = clock
-        self._holds = holds
-        self._by_queue: dict[str, tuple[Getter, Holder]] = {}
+        self._ack_ids = ack_ids
+        self._by_queue: dict[str, tuple[Getter, AckIdSource]] = {}
 
     async def take(
         self,
@@ -48,12 +48,12 @@ class Takers:
         auto_ack: bool = False,
     ) -> list[tuple[Delivered, dict[str, Any]]]:
         """Messages and their JSON, with ack ids unless `auto_ack`; none if none came in time."""
-        getter, holder = self._of(queue)
-        holder.users += 1
+        getter, source = self._of(queue)
+        source.users += 1
         try:
             taken = await self._get(getter, count, wait_ms)
         finally:
-            holder.users -= 1
+            source.users -= 1
         runs = runs_of(delivered.tag for delivered in taken)
         if taken and peer.gone:
             getter.settle(Verdict.RELEASE, runs)
@@ -67,7 +67,7 @@ class Takers:
         shown = []
         for delivered in taken:
             found = to_json_object(delivered, queue)
-            found["ack_id"] = self._holds.give(holder, delivered, now_ms, visibility_timeout_ms)
+            found["ack_id"] = self._ack_ids.give(source, delivered, now_ms, visibility_timeout_ms)
             shown.append((delivered, found))
         return shown
 
@@ -83,22 +83,22 @@ class Takers:
             size += sum(size_of(delivered.message) for delivered in more)
         return taken
 
-    def _of(self, queue: str) -> tuple[Getter, Holder]:
+    def _of(self, queue: str) -> tuple[Getter, AckIdSource]:
         known = self._by_queue.get(queue)
         if known is not None and not known[0].closed:
             return known
         if known is not None:
-            self._holds.drop(known[1])
+            self._ack_ids.drop(known[1])
         getter = self._access.getter(queue, OWNER)
         getter.portion_bytes = PORTION_BYTES
-        holder = self._holds.add(f"queue:{queue}", getter, self._access.describe_queue(queue).settings.hold_ms)
-        self._by_queue[queue] = (getter, holder)
-        return getter, holder
+        source = self._ack_ids.add(f"queue:{queue}", getter, self._access.describe_queue(queue).settings.hold_ms)
+        self._by_queue[queue] = (getter, source)
+        return getter, source
 
     def sweep(self) -> None:
         """Closes getters that nobody needs."""
-        empty = set(self._holds.sweep(monotonic_ms(self._clock)))
-        for queue, (getter, holder) in list(self._by_queue.items()):
-            if getter.closed or (holder in empty and not holder.users):
-                self._holds.drop(holder)
+        empty = set(self._ack_ids.sweep(monotonic_ms(self._clock)))
+        for queue, (getter, source) in list(self._by_queue.items()):
+            if getter.closed or (source in empty and not source.users):
+                self._ack_ids.drop(source)
                 del self._by_queue[queue]
