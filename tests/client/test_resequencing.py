@@ -12,10 +12,10 @@ import waystation as ws
 from tests.support.names import unique
 from tests.support.waiting import DEADLINE_S, wait_for
 from waystation import Resequencer, errors
-from waystation.client.consuming.feeding import Held
+from waystation.client.consuming.feeding import Unsettled
 from waystation.client.consuming.received import Received
 from waystation.client.consuming.resequencing import MOST_GAPS, SEQUENCE_HEADER
-from waystation.client.consuming.settler import Holder
+from waystation.client.consuming.settler import Settler
 from waystation.message import Delivered, Message
 
 
@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
 
-class NoHolder:
+class NoSettler:
     """Of messages that came from nowhere."""
 
     queue = "q"
@@ -36,7 +36,7 @@ class NoHolder:
 def arrived(number: Any, *, tag: int = -1, deliveries: int = 1, size: int = 0) -> Received:
     tag = number if tag < 0 else tag
     message = Message(bytes(size), headers={SEQUENCE_HEADER: number})
-    return Received(Held(Delivered(tag, deliveries, 0, message), cast(Holder, NoHolder())))
+    return Received(Unsettled(Delivered(tag, deliveries, 0, message), cast(Settler, NoSettler())))
 
 
 def numbers(messages: list[Received]) -> list[int]:

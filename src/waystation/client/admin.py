@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from waystation.client.consuming.feeding import Held
+from waystation.client.consuming.feeding import Unsettled
 from waystation.client.consuming.looked import Looked
-from waystation.client.consuming.settler import Holder
+from waystation.client.consuming.settler import Settler
 from waystation.client.core import Core
 from waystation.client.links.connection import Consumer
 from waystation.client.options.queue_options import QueueOptions, changed_settings, queue_settings
@@ -154,14 +154,14 @@ async def list_queues(core: Core, prefix: str) -> list[QueueInfo]:
 
 async def peek(core: Core, queue: str, count: int, after: int, state: State) -> list[Looked]:
     """`count` of them, or all there are. The broker may give less at once, so only an empty page is the end."""
-    nobody = Holder(core.main, 0, soon=core.soon, queue=queue, settles=False)
+    nobody = Settler(core.main, 0, soon=core.soon, queue=queue, settles=False)
     whole_number("count", count)
     looked: list[Looked] = []
     while True:
         command = Peek(queue=queue, count=count - len(looked), after=after, state=state)
         page = await core.ask(command, list[Peeked], resend=True)
         looked += [
-            Looked(Held(peeked.delivered, nobody), f"queue:{queue}", peeked.state, peeked.ready_at_ms)
+            Looked(Unsettled(peeked.delivered, nobody), f"queue:{queue}", peeked.state, peeked.ready_at_ms)
             for peeked in page
         ]
         if not page or len(looked) == count:
@@ -175,8 +175,8 @@ async def find(core: Core, message_id: str, *, queue: str | None = None, topic: 
     if found is None:
         return None
     kind, _, name = found.place.partition(":")
-    nobody = Holder(core.main, 0, soon=core.soon, queue=name if kind == "queue" else "", settles=False)
-    return Looked(Held(found.delivered, nobody), found.place, found.state, found.ready_at_ms)
+    nobody = Settler(core.main, 0, soon=core.soon, queue=name if kind == "queue" else "", settles=False)
+    return Looked(Unsettled(found.delivered, nobody), found.place, found.state, found.ready_at_ms)
 
 
 async def cancel(core: Core, queue: str, message_id: str) -> bool:

@@ -17,8 +17,8 @@ from zlib import crc32
 
 import msgspec
 
-from waystation.client.consuming.feeding import Feed, Held, Wanted
-from waystation.client.consuming.settler import Holder, Soon, runs_of
+from waystation.client.consuming.feeding import Feed, Unsettled, Wanted
+from waystation.client.consuming.settler import Settler, Soon, runs_of
 from waystation.client.inbox import Inbox
 from waystation.client.links.connection import Connection, Ignored, Waiter
 from waystation.client.links.forks import no_loop
@@ -60,7 +60,7 @@ FAILED_HEADER = "x-error"
 
 
 class Core:
-    """One client. Everything but the lanes' and holders' own exceptions is for the loop's thread."""
+    """One client. Everything but the lanes' and settlers' own exceptions is for the loop's thread."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Core:
         ]
         self.main = self._connections[0]
         self._lanes: dict[tuple[Any, ...], Lane] = {}
-        self._getters: dict[int, Holder] = {}
+        self._getters: dict[int, Settler] = {}
         self._inbox: Inbox | None = None
         self._mine: dict[str, DeclareQueue] = {}
         self.main.restorers.append(self._declare_mine)
@@ -126,8 +126,8 @@ class Core:
         self.loop = no_loop(error)
         for connection in self._connections:
             connection.forked(error)
-        for holder in self._getters.values():
-            holder.forked(error)
+        for settler in self._getters.values():
+            settler.forked(error)
 
     async def ask(self, command: Command, kind: type[T], *, resend: bool = False, timeout_s: float | None = None) -> T:
         """A request of its own, over the first connection. Raises Invalid, naming what is wrong in it."""
@@ -181,15 +181,15 @@ class Core:
     async def flush(self) -> None:
         """Waits until everything given so far is answered, and every verdict durable."""
         waiters: list[asyncio.Future[None]] = []
-        for idle in [*(lane.when_idle for lane in self._lanes.values()), *self._holders()]:
+        for idle in [*(lane.when_idle for lane in self._lanes.values()), *self._settlers()]:
             waiters.append(self.loop.create_future())
             idle(waiters[-1])
         for waiter in waiters:
             await waiter
 
-    def _holders(self) -> list[Callable[[Waiter], None]]:
-        feeds = [feed.holder for feed in self.main.consumers() if isinstance(feed, Feed)]
-        return [holder.when_idle for holder in (*feeds, *self._getters.values())]
+    def _settlers(self) -> list[Callable[[Waiter], None]]:
+        feeds = [feed.settler for feed in self.main.consumers() if isinstance(feed, Feed)]
+        return [settler.when_idle for settler in (*feeds, *self._getters.values())]
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Core:
         *,
         visibility_timeout_ms: int | None = None,
         auto_ack: bool = False,
-    ) -> list[Held]:
+    ) -> list[Unsettled]:
         """At least one message, or none when the time is over; None waits for ever. Up to `count` of those that are
         ready, in as many answers as the broker makes of them."""
         check(Get(queue=queue, count=count, hold_ms=visibility_timeout_ms, auto_ack=auto_ack))
@@ -229,7 +229,7 @@ class Core:
             if left <= wait_s and until is not None:
                 return []
 
-    async def _get_on(self, command: Get, got: Got) -> list[Held]:
+    async def _get_on(self, command: Get, got: Got) -> list[Unsettled]:
         """What came, and what follows where the broker gave less at once because others wait; all of it is no more than
         one long answer. An error ends it: what came is there."""
         answers = [got]
@@ -251,18 +251,18 @@ class Core:
                 for answer in answers:
                     give_back(answer)
             raise
-        held: list[Held] = []
+        unsettled: list[Unsettled] = []
         for answer in answers:
-            holder = self._getter(answer.consumer, command.queue, settles=not command.auto_ack)
-            held += [Held(delivered, holder) for delivered in answer.messages]
-        return held
+            settler = self._getter(answer.consumer, command.queue, settles=not command.auto_ack)
+            unsettled += [Unsettled(delivered, settler) for delivered in answer.messages]
+        return unsettled
 
-    def _getter(self, consumer: int, queue: str, *, settles: bool) -> Holder:
-        holder = self._getters.get(consumer)
-        if holder is None or not holder.alive:
-            holder = Holder(self.main, consumer, queue=queue, settles=settles, soon=self.soon)
-            self._getters[consumer] = holder
-        return holder
+    def _getter(self, consumer: int, queue: str, *, settles: bool) -> Settler:
+        settler = self._getters.get(consumer)
+        if settler is None or not settler.alive:
+            settler = Settler(self.main, consumer, queue=queue, settles=settles, soon=self.soon)
+            self._getters[consumer] = settler
+        return settler
 
     def _give_back(self, got: Got) -> None:
         """Messages came for a caller who had gone away."""

@@ -1,7 +1,7 @@
 """A transaction, as both faces use it: messages to topics and queues, acks and offsets, all of it or nothing.
 
-It lives on the connection on which messages are received, since it acknowledges what is held there; when that link is
-lost the broker undoes it, and every further call says so. Only the thread of the client's loop may call this.
+It lives on the connection on which messages are received, since it acknowledges what is in flight there; when that link
+is lost the broker undoes it, and every further call says so. Only the thread of the client's loop may call this.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from waystation.client.admin import NOTHING
 from waystation.client.consuming.received import Received
-from waystation.client.consuming.settler import Holder, runs_of
+from waystation.client.consuming.settler import Settler, runs_of
 from waystation.client.core import Core
 from waystation.client.sending.producing import id_used
 from waystation.client.sending.results import Published, Stored
@@ -78,30 +78,30 @@ class Tx:
 
     async def ack(self, messages: Iterable[Received]) -> None:
         """Messages of a queue are done, messages of a stream passed, when the transaction commits."""
-        together: dict[tuple[Holder, int], list[Received]] = {}
+        together: dict[tuple[Settler, int], list[Received]] = {}
         for message in messages:
-            together.setdefault((message._holder, message.deliveries), []).append(message)
-        for (holder, deliveries), held in together.items():
-            if not holder.queue and not holder.group:
+            together.setdefault((message._settler, message.deliveries), []).append(message)
+        for (settler, deliveries), some in together.items():
+            if not settler.queue and not settler.group:
                 raise Conflict(
-                    f"{held[0].id}: only messages of a queue or of a stream subscription can be acked in a transaction"
+                    f"{some[0].id}: only messages of a queue or of a stream subscription can be acked in a transaction"
                 )
-            await self._settle(holder, held, deliveries)
-            for message in held:
+            await self._settle(settler, some, deliveries)
+            for message in some:
                 message._verdict = "ack"
                 self._acked.append(message)
 
-    async def _settle(self, holder: Holder, held: list[Received], deliveries: int) -> None:
-        if not holder.alive:
-            raise Conflict(f"{held[0].id}: it was in flight on a connection that was lost since: it is redelivered")
-        for message in held:
+    async def _settle(self, settler: Settler, messages: list[Received], deliveries: int) -> None:
+        if not settler.alive:
+            raise Conflict(f"{messages[0].id}: it was in flight on a connection that was lost since: it is redelivered")
+        for message in messages:
             if message.settled is not None:
                 raise Conflict(f"{message.id}: it is settled already: {message.settled}")
-        runs = runs_of([message.delivered.tag for message in held])
-        command = Settle(consumer=holder.consumer, runs=runs, tx=self._live(), deliveries=deliveries)
+        runs = runs_of([message.delivered.tag for message in messages])
+        command = Settle(consumer=settler.consumer, runs=runs, tx=self._live(), deliveries=deliveries)
         answer = await self.core.ask(command, SettleAnswer)
         if answer.unknown:
-            where = holder.queue or holder.group
+            where = settler.queue or settler.group
             raise Conflict(
                 f"messages {answer.unknown} of {where!r} are not in flight any more: they may be redelivered"
             )

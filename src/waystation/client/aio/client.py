@@ -17,9 +17,9 @@ from waystation.client.aio.message import Message
 from waystation.client.aio.queue import Queue
 from waystation.client.aio.subscription import Subscribing
 from waystation.client.aio.transaction import Transaction
-from waystation.client.consuming.feeding import Held
+from waystation.client.consuming.feeding import Unsettled
 from waystation.client.consuming.looked import Looked
-from waystation.client.consuming.settler import Holder
+from waystation.client.consuming.settler import Settler
 from waystation.client.consuming.subscribing import (
     ConsumeOptions,
     SubscribeOptions,
@@ -67,7 +67,8 @@ class Client:
     async def close(self, timeout: float | None = None) -> None:
         """Lets handlers finish what they have, sends what is on its way, and goes. Fine if it is closed already.
 
-        Handlers that need longer than `timeout` seconds are left alone: what they hold is delivered to others.
+        Handlers that need longer than `timeout` seconds are left alone: what is in flight to them is redelivered to
+        others.
         """
         if self.closed:
             return
@@ -350,7 +351,7 @@ class Client:
             lane = self._core.put_lane(name, 0, "at-most-once")
         message = self._core.message(value, {"ttl": None, **options})  # else it lives as long as somebody waits
         delivered = await self._core.request(lane, repr(name), message, timeout)
-        return Message(Held(delivered, Holder(self._core.main, 0, soon=self._core.soon, settles=False)))
+        return Message(Unsettled(delivered, Settler(self._core.main, 0, soon=self._core.soon, settles=False)))
 
     # -- transactions, routing, and the rest ---------------------------------------------------------------------------
 

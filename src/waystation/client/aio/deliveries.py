@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from waystation.client.aio.bridge import Bridge
-from waystation.client.consuming.feeding import Feed, Held, Wanted
+from waystation.client.consuming.feeding import Feed, Unsettled, Wanted
 from waystation.client.core import Core
 from waystation.errors import Invalid
 from waystation.protocol import Command
@@ -20,22 +20,22 @@ class Deliveries:
     ) -> None:
         self._bridge = bridge
         self._news = asyncio.Event()
-        self._acked: deque[Held] = deque()  # at most once: for whom they were acked was cancelled
+        self._acked: deque[Unsettled] = deque()  # at most once: for whom they were acked was cancelled
         self.feed: Feed = core.feed(wanted, self._news.set, before=before, visibility_timeout_ms=visibility_timeout_ms)
 
-    def take_nowait(self, most: int) -> list[Held]:
+    def take_nowait(self, most: int) -> list[Unsettled]:
         """What is here already; raises what the consumer ended for."""
         if self.feed.acks_first:
             raise Invalid("at-most-once acks a message before you get it, which takes a moment: await get_message(0)")
         return self._here(most)
 
-    def _here(self, most: int) -> list[Held]:
+    def _here(self, most: int) -> list[Unsettled]:
         taken = self.feed.hand_out(most)
         if not taken and self.feed.error is not None:
             raise self.feed.error
         return taken
 
-    async def take(self, most: int, timeout: float | None) -> list[Held]:
+    async def take(self, most: int, timeout: float | None) -> list[Unsettled]:
         """At least one; none when the time is over (None: it never is) or the consumer is closed."""
         if not self.feed.acks_first:
             return await self.next(most, timeout)
@@ -49,7 +49,7 @@ class Deliveries:
             if acked or not (taken or self._acked):
                 return acked
 
-    async def confirmed(self, taken: list[Held]) -> list[Held]:
+    async def confirmed(self, taken: list[Unsettled]) -> list[Unsettled]:
         """At most once: those that are acked now and may be handed out. If whoever asks is cancelled meanwhile, the
         next one gets them."""
         if not taken or not self.feed.acks_first:
@@ -61,11 +61,11 @@ class Deliveries:
             acking.add_done_callback(self._keep)
             raise
 
-    def _keep(self, acking: asyncio.Future[list[Held]]) -> None:
+    def _keep(self, acking: asyncio.Future[list[Unsettled]]) -> None:
         if not acking.cancelled() and acking.exception() is None:
             self._acked.extend(acking.result())
 
-    async def next(self, most: int, timeout: float | None) -> list[Held]:
+    async def next(self, most: int, timeout: float | None) -> list[Unsettled]:
         """What is here, or comes in time; not acked yet where it is to be acked first."""
         taken = self._here(most)
         if taken:

@@ -16,7 +16,7 @@ from waystation.client.options.values import MessageOptions, Seconds, make_messa
 
 
 class Message(Received):
-    """A message, held by this client until it says what became of it.
+    """A message, in flight to this client until it says what became of it.
 
     async with jobs.get(timeout=5) as message:        # acked on exit, rejected on exception
         work(message.json())
@@ -30,7 +30,7 @@ class Message(Received):
             if wait:
                 await self._say("ack")
             else:
-                self._holder.ack(self._delivered)
+                self._settler.ack(self._delivered)
 
     async def reject(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
         """It failed: tried again as the queue's retry policy says, until it is dead. `error` is kept with it."""
@@ -51,21 +51,23 @@ class Message(Received):
             await self._say("kill", error=text, wait=wait)
 
     async def touch(self, seconds: Seconds | None = None) -> None:
-        """More time before it counts as abandoned: the queue's hold time anew, or `seconds` from now."""
-        if not self._holder.settles:
+        """More time before it counts as abandoned: the queue's visibility timeout again, or `seconds` from now."""
+        if not self._settler.settles:
             return
-        holder, tag, deliveries = self._holder, self._delivered.tag, self._delivered.deliveries
+        settler, tag, deliveries = self._settler, self._delivered.tag, self._delivered.deliveries
         waiter: asyncio.Future[Any] = asyncio.Future()
         visibility_timeout_ms = milliseconds("seconds", seconds)
-        holder.soon(lambda: holder.touch([(tag, 1)], visibility_timeout_ms, holder.known((tag,), waiter), deliveries))
+        settler.soon(
+            lambda: settler.touch([(tag, 1)], visibility_timeout_ms, settler.known((tag,), waiter), deliveries)
+        )
         await waiter
 
     async def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:
         """Answers a request; False if nobody waits for it any more."""
         command, kind = reply_command(self, make_message(value, options))
-        connection = self._holder.connection
+        connection = self._settler.connection
         waiter: asyncio.Future[Any] = asyncio.Future()
-        self._holder.soon(lambda: connection.request(command, kind, waiter))
+        self._settler.soon(lambda: connection.request(command, kind, waiter))
         return await waiter is not False
 
     async def _say(
@@ -73,10 +75,10 @@ class Message(Received):
     ) -> None:
         tags, deliveries = (self._delivered.tag,), self._delivered.deliveries
         if not wait:
-            self._holder.say(Say(tags, verdict, delay_ms, error, Ignored(), deliveries))
+            self._settler.say(Say(tags, verdict, delay_ms, error, Ignored(), deliveries))
             return
         waiter: asyncio.Future[None] = asyncio.Future()
-        self._holder.say(Say(tags, verdict, delay_ms, error, waiter, deliveries))
+        self._settler.say(Say(tags, verdict, delay_ms, error, waiter, deliveries))
         await waiter
 
     async def __aenter__(self) -> Message:
@@ -85,7 +87,7 @@ class Message(Received):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        if self._verdict is not None or not self._holder.settles:
+        if self._verdict is not None or not self._settler.settles:
             return
         if error is None:
             await self.ack()
@@ -99,7 +101,7 @@ async def settle_many(messages: Iterable[Message], verdict: Verdict, error: str 
     """A verdict on many messages, in as few frames as can be; returns when all of it is durable."""
     text = reason(error)
     waiters: list[asyncio.Future[None]] = []
-    for (holder, deliveries), tags in judged(messages, verdict).items():
+    for (settler, deliveries), tags in judged(messages, verdict).items():
         waiters.append(asyncio.Future())
-        holder.say(Say(tags, verdict, None, text, waiters[-1], deliveries))
+        settler.say(Say(tags, verdict, None, text, waiters[-1], deliveries))
     await gathered(waiters)

@@ -88,7 +88,7 @@ class Queue:
             message = await jobs.get()                      # or say yourself what became of it
             await message.ack()
 
-        It is held by this client until then, at most for the queue's hold time or `hold` seconds.
+        It is in flight to this client until then, at most for the queue's visibility timeout or `hold` seconds.
         """
         return Opening(self._get(timeout, hold))
 
@@ -113,10 +113,10 @@ class Queue:
         """Takes up to `count` messages that are ready; waits up to `timeout` seconds for the first."""
         auto_ack = self.guarantee == "at-most-once"
         visibility_timeout_ms = milliseconds("hold", hold)
-        held = await self._core.get(
+        messages = await self._core.get(
             self.name, count, timeout, visibility_timeout_ms=visibility_timeout_ms, auto_ack=auto_ack
         )
-        return [Message(one) for one in held]
+        return [Message(one) for one in messages]
 
     def consume(self, **options: Unpack[ConsumeOptions]) -> Subscribing:
         """A consumer that messages are pushed to: await it, enter it, or iterate over it.
@@ -145,7 +145,7 @@ class Queue:
         return await admin.find(self._core, message_id, queue=self.name)
 
     async def cancel(self, message_id: str) -> bool:
-        """Takes a message back, usually one that is delayed; False if it is not there or somebody holds it."""
+        """Takes a message back, usually one that is delayed; False if it is not there or is in flight."""
         return await admin.cancel(self._core, self.name, message_id)
 
     async def describe(self) -> QueueInfo:
@@ -166,7 +166,7 @@ class Queue:
         return await admin.alter_queue(self._core, self.name, options)
 
     async def purge(self) -> int:
-        """Throws away all messages but those that are held; returns how many."""
+        """Deletes all messages but those in flight; returns how many."""
         return await admin.purge(self._core, self.name)
 
     async def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:

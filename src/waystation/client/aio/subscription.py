@@ -71,8 +71,8 @@ class Subscription:
     async def next_in(self, loop: int) -> Message | None:
         """For a loop: acks what it had, and gives it the next."""
         await self._done_with(loop)
-        for held in await self._deliveries.take(1, None):
-            message = self._working[loop] = Message(held)
+        for unsettled in await self._deliveries.take(1, None):
+            message = self._working[loop] = Message(unsettled)
             return message
         return None
 
@@ -105,15 +105,15 @@ class Subscription:
 
     def get_message_nowait(self) -> Message | None:
         """A message that is here already, or None."""
-        for held in self._deliveries.take_nowait(1):
-            message = Message(held)
+        for unsettled in self._deliveries.take_nowait(1):
+            message = Message(unsettled)
             self._given.extend([message])
             return message
         return None
 
     async def poll(self, timeout: float | None = 1.0, max: int = 500) -> list[Message]:
         """What is here, at most `max`; waits up to `timeout` seconds for the first."""
-        messages = [Message(held) for held in await self._deliveries.take(max, timeout)]
+        messages = [Message(unsettled) for unsettled in await self._deliveries.take(max, timeout)]
         self._given.extend(messages)
         return messages
 
@@ -156,7 +156,7 @@ class Subscription:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends it. Verdicts that were given are kept; what is held without one is delivered to others."""
+        """Ends it. Verdicts that were given are kept; what is in flight without one is redelivered to others."""
         await self.stop_consuming()
         if not self._feed.closed:
             await self._feed.close()
@@ -211,8 +211,8 @@ class InOrder:
             taken = await subscription._deliveries.take(resequencer.room, wait_s)
             if not taken and (wait_s is None or subscription.closed):
                 raise StopAsyncIteration
-            for held in taken:
-                step = resequencer.add(Message(held))
+            for unsettled in taken:
+                step = resequencer.add(Message(unsettled))
                 self._released.extend(step.released)
                 for message, reason in step.discarded:
                     await _discard(message, reason)
@@ -224,7 +224,7 @@ class InOrder:
 
 async def _discard(message: Message, reason: Reason) -> None:
     """A duplicate is done; what cannot be put in order is kept where somebody can look at it."""
-    if not message._holder.settles:
+    if not message._settler.settles:
         return
     if reason == "duplicate":
         await message.ack(wait=False)

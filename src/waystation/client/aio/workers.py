@@ -44,8 +44,8 @@ class Workers:
                 if not taken:
                     return
                 self._busy.add(task)  # from here on it is not cancelled: what is acked is handled
-                for held in await self._deliveries.confirmed(taken):
-                    await handle(self._handler, Message(held))
+                for unsettled in await self._deliveries.confirmed(taken):
+                    await handle(self._handler, Message(unsettled))
             except WaystationError as error:
                 log.error("consumer.ended", "a consumer has ended: {error}", error=error)
                 return

@@ -1,1 +1,1 @@
-"""Messages on their way from the broker: pushed, held, handed out, and their verdicts."""
+"""Messages on their way from the broker: pushed, prefetched, handed out, and their verdicts."""

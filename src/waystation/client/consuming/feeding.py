@@ -1,8 +1,9 @@
 """A consumer as the client sees it: messages that were pushed and wait to be handed out, and the credit for more.
 
 The broker may have as many messages on the way as the window says. When half of them were handed out it gets credit for
-as many more. Messages that wait here are held by us, so their holds are renewed until somebody takes them. When the
-link is lost, what waits here is thrown away, since the broker delivers it again; when it is back, the consumer goes on.
+as many more. Messages that wait here are in flight to us, so their visibility timeout is renewed until somebody takes
+them. When the link is lost, what waits here is thrown away, since the broker delivers it again; when it is back, the
+consumer goes on.
 
 `hand_out` may be called on any thread, but by one at a time; everything else belongs to the client's loop.
 """
@@ -14,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from waystation.client.consuming.settler import Holder, Soon, runs_of, within
+from waystation.client.consuming.settler import Settler, Soon, runs_of, within
 from waystation.client.links.connection import Connection, Ignored
 from waystation.errors import Conflict, ConnectionLost, NotFound, WaystationError
 from waystation.message import Delivered
@@ -37,20 +38,20 @@ class Wanted(NamedTuple):
     """At most once: each is acked before it is handed out."""
 
 
-class Held(NamedTuple):
-    """A message and who holds it."""
+class Unsettled(NamedTuple):
+    """A message, and who settles it."""
 
     delivered: Delivered
-    holder: Holder
+    settler: Settler
 
 
 class _Buffer:
     """What came over one link. The counters only grow, each on its own side, so that they need no lock."""
 
-    __slots__ = ("credited", "handed_out", "holder", "items", "scheduled")
+    __slots__ = ("credited", "handed_out", "items", "scheduled", "settler")
 
-    def __init__(self, holder: Holder) -> None:
-        self.holder = holder
+    def __init__(self, settler: Settler) -> None:
+        self.settler = settler
         self.items: deque[Delivered] = deque()
         self.handed_out = 0
         self.credited = 0
@@ -138,9 +139,9 @@ class Feed:
     # -- handing out -------------------------------------------------------------------------------------------------
 
     @property
-    def holder(self) -> Holder:
+    def settler(self) -> Settler:
         """Of what comes over the present link."""
-        return self._buffer.holder
+        return self._buffer.settler
 
     @property
     def waiting(self) -> int:
@@ -151,13 +152,13 @@ class Feed:
         """Whether nothing will come any more."""
         return self.closed or self.error is not None
 
-    def hand_out(self, most: int = 1) -> list[Held]:
+    def hand_out(self, most: int = 1) -> list[Unsettled]:
         """Up to `most` messages that wait."""
         buffer = self._buffer
-        items, holder = buffer.items, buffer.holder
-        taken: list[Held] = []
+        items, settler = buffer.items, buffer.settler
+        taken: list[Unsettled] = []
         while items and len(taken) < most:
-            taken.append(Held(items.popleft(), holder))
+            taken.append(Unsettled(items.popleft(), settler))
         if taken:
             buffer.handed_out += len(taken)
             if buffer.handed_out - buffer.credited >= (self._window + 1) // 2 and not buffer.scheduled:
@@ -165,22 +166,22 @@ class Feed:
                 self._soon(self._give_credit)
         return taken
 
-    async def ack_first(self, taken: list[Held]) -> list[Held]:
+    async def ack_first(self, taken: list[Unsettled]) -> list[Unsettled]:
         """Acks what is about to be handed out, and returns what was: nobody gets it again, whatever happens now. What
         is not in flight any more is somebody else's; what the connection was lost with is lost or redelivered."""
-        by_deliveries: dict[int, list[Held]] = {}
-        for held in taken:
-            by_deliveries.setdefault(held.delivered.deliveries, []).append(held)
-        acked: list[Held] = []
+        by_deliveries: dict[int, list[Unsettled]] = {}
+        for unsettled in taken:
+            by_deliveries.setdefault(unsettled.delivered.deliveries, []).append(unsettled)
+        acked: list[Unsettled] = []
         for deliveries, some in by_deliveries.items():
-            runs = runs_of([held.delivered.tag for held in some])
+            runs = runs_of([unsettled.delivered.tag for unsettled in some])
             command = Settle(consumer=self.number, runs=runs, deliveries=deliveries, durable=False)
             try:
-                answer = await self._connection.ask(command, SettleAnswer) if some[0].holder.alive else None
+                answer = await self._connection.ask(command, SettleAnswer) if some[0].settler.alive else None
             except (ConnectionLost, NotFound):  # NotFound: the consumer has ended, and what it had went back
                 answer = None
             if answer is not None:
-                acked += [held for held in some if not within(held.delivered.tag, answer.unknown)]
+                acked += [unsettled for unsettled in some if not within(unsettled.delivered.tag, answer.unknown)]
         return acked
 
     def _give_credit(self) -> None:
@@ -203,7 +204,7 @@ class Feed:
         if self._connection.closed:
             self.closed = True
         else:
-            self.error = self._buffer.holder.ended = error
+            self.error = self._buffer.settler.ended = error
         if not self._opened.done():
             self._opened.set_exception(error)
         self._stop_renewal()
@@ -221,7 +222,7 @@ class Feed:
 
     def _new_buffer(self) -> _Buffer:
         command = self._command
-        holder = Holder(
+        settler = Settler(
             self._connection,
             self.number,
             soon=self._soon,
@@ -230,9 +231,9 @@ class Feed:
             settles=self._settles,
             transactional=self._wanted.transactional,
         )
-        return _Buffer(holder)
+        return _Buffer(settler)
 
-    # -- holds of what waits -----------------------------------------------------------------------------------------
+    # -- visibility timeout of what waits ----------------------------------------------------------------------------
 
     def _schedule_renewal(self) -> None:
         if (self._settles or self.acks_first) and not self.over:
@@ -241,8 +242,8 @@ class Feed:
     def _renew(self) -> None:
         buffer = self._buffer
         tags = [delivered.tag for delivered in buffer.items.copy()]
-        if tags and buffer.holder.alive and self._connection.up:
-            buffer.holder.touch(runs_of(tags), self._command.hold_ms, Ignored())
+        if tags and buffer.settler.alive and self._connection.up:
+            buffer.settler.touch(runs_of(tags), self._command.hold_ms, Ignored())
         self._schedule_renewal()
 
     def _stop_renewal(self) -> None:
@@ -252,13 +253,13 @@ class Feed:
     def forked(self, error: WaystationError) -> None:
         """In a forked child: what waits here is the parent's."""
         self.error = error
-        self._buffer.holder.forked(error)
+        self._buffer.settler.forked(error)
         self._buffer = self._new_buffer()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Verdicts on the way are waited for; what is still held goes back to the broker, to be delivered again."""
+        """Verdicts on the way are waited for; what is still in flight goes back to the broker, to be redelivered."""
         if self.closed:
             return
         self.closed = True
@@ -283,7 +284,7 @@ class Feed:
     async def settled(self) -> None:
         """Waits until the verdicts given so far are durable."""
         waiter: asyncio.Future[None] = self._connection.loop.create_future()
-        self._buffer.holder.when_idle(waiter)
+        self._buffer.settler.when_idle(waiter)
         await waiter
 
 

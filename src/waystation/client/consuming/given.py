@@ -12,7 +12,8 @@ M = TypeVar("M", bound=Received)
 
 
 class Given(Generic[M]):
-    """Forgets those that have a verdict, now and then, so that it stays as small as what is held. For any thread."""
+    """Forgets those that have a verdict, now and then, so that it stays as small as what is in flight. For any
+    thread."""
 
     def __init__(self, window: int) -> None:
         self._messages: list[M] = []
@@ -27,7 +28,7 @@ class Given(Generic[M]):
                 self._prune_at = 2 * len(self._messages) + self._most
 
     def unsettled(self) -> list[M]:
-        """All without a verdict that are still held; they are forgotten here."""
+        """All without a verdict that are still in flight; they are forgotten here."""
         with self._lock:
             messages, self._messages = self._messages, []
-        return [message for message in messages if message.settled is None and message._holder.alive]
+        return [message for message in messages if message.settled is None and message._settler.alive]

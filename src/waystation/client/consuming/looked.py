@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from waystation.client.consuming.feeding import Held
+from waystation.client.consuming.feeding import Unsettled
 from waystation.client.consuming.received import Received
 from waystation.client.options.values import moment
 
 
 class Looked(Received):
-    """It can be read; it is not held, so there is nothing to ack."""
+    """It can be read; it is not in flight to anyone here, so there is nothing to ack."""
 
     __slots__ = ("_ready_at_ms", "place", "state")
 
-    def __init__(self, held: Held, place: str, state: str, ready_at_ms: int | None) -> None:
-        super().__init__(held)
+    def __init__(self, unsettled: Unsettled, place: str, state: str, ready_at_ms: int | None) -> None:
+        super().__init__(unsettled)
         self.place = place
         """`queue:NAME` or `topic:NAME`."""
         self.state = state
-        """In a queue: ready, parked (it waits for its time) or held; in a topic: stored."""
+        """In a queue: `ready`, `parked` (delayed) or `held` (in flight); in a topic: `stored`."""
         self._ready_at_ms = ready_at_ms
 
     @property
     def ready_at(self) -> datetime | None:
-        """When a parked message will be ready."""
+        """When a delayed message will be ready."""
         return None if self._ready_at_ms is None else moment(self._ready_at_ms)
 
     @property

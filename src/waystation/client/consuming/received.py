@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from waystation.client.consuming.feeding import Held
-from waystation.client.consuming.settler import Holder
+from waystation.client.consuming.feeding import Unsettled
+from waystation.client.consuming.settler import Settler
 from waystation.client.options.payloads import TYPE_HEADER, decode_json, decode_text, message_type, value_of
 from waystation.client.options.values import moment
 from waystation.errors import Conflict, Invalid
@@ -26,11 +26,11 @@ INBOX = "inbox:"
 class Received:
     """What a receiver can read."""
 
-    __slots__ = ("_delivered", "_holder", "_verdict")
+    __slots__ = ("_delivered", "_settler", "_verdict")
 
-    def __init__(self, held: Held) -> None:
-        self._delivered = held.delivered
-        self._holder = held.holder
+    def __init__(self, unsettled: Unsettled) -> None:
+        self._delivered = unsettled.delivered
+        self._settler = unsettled.settler
         self._verdict: str | None = None
 
     # -- what it carries -----------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ class Received:
     def id(self) -> str:
         """Its own id, or where it is: `QUEUE#NUMBER`, `TOPIC-PARTITION@OFFSET`."""
         delivered = self._delivered
-        return delivered.message.id or place_id(self._holder.queue, delivered)
+        return delivered.message.id or place_id(self._settler.queue, delivered)
 
     @property
     def key(self) -> str | None:
@@ -141,7 +141,7 @@ class Received:
 
     @property
     def queue(self) -> str | None:
-        return self._holder.queue or None
+        return self._settler.queue or None
 
     @property
     def topic(self) -> str | None:
@@ -209,13 +209,13 @@ class Received:
 
     def _judge(self, verdict: str) -> bool:
         """Notes the verdict; False if none is needed. A second one is a Conflict."""
-        if not self._holder.settles:
+        if not self._settler.settles:
             if verdict == "ack":
                 return False
             raise Conflict(f"{self.id}: {verdict}: this message is not in flight, it needs no acknowledgement")
         if self._verdict is not None:
             raise Conflict(f"{self.id}: {verdict}: it is settled already: {self._verdict}")
-        if self._holder.transactional and verdict == "ack":
+        if self._settler.transactional and verdict == "ack":
             raise Conflict(f"{self.id}: it was asked for exactly-once: ack it in a transaction, with tx.ack(message)")
         self._verdict = verdict
         return True
@@ -236,13 +236,13 @@ class Received:
         return f"<Message {self.id!r} {len(self)} bytes{again}>"
 
 
-def judged(messages: Iterable[Received], verdict: str) -> dict[tuple[Holder, int], list[int]]:
-    """Notes the verdict on all of them; their tags, by who holds them and how often they were delivered."""
-    found: dict[tuple[Holder, int], list[int]] = {}
+def judged(messages: Iterable[Received], verdict: str) -> dict[tuple[Settler, int], list[int]]:
+    """Notes the verdict on all of them; their tags, by who settles them and how often they were delivered."""
+    found: dict[tuple[Settler, int], list[int]] = {}
     for message in messages:
         if message._judge(verdict):
             delivered = message._delivered
-            found.setdefault((message._holder, delivered.deliveries), []).append(delivered.tag)
+            found.setdefault((message._settler, delivered.deliveries), []).append(delivered.tag)
     return found
 
 

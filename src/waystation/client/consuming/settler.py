@@ -1,9 +1,9 @@
-"""What one consumer holds on one connection, and its verdicts on the way to the broker.
+"""What one consumer has in flight on one connection, and its verdicts on the way to the broker.
 
 Verdicts are collected while earlier ones are being made durable and leave together, consecutive tags as one run: the
-slower the disk, the larger the frames. When the link is lost the holder is dead: its messages are the broker's again,
-a verdict that somebody waits for fails with Conflict, and one that nobody waits for is dropped, since the message comes
-again anyway. `ack` and `say` may be called on any thread; everything else belongs to the client's loop.
+slower the disk, the larger the frames. When the link is lost the settler is dead: its messages are the broker's again,
+a verdict that somebody waits for fails with Conflict, and one that nobody waits for is dropped, since the message is
+redelivered anyway. `ack` and `say` may be called on any thread; everything else belongs to the client's loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _Waiting = tuple[Sequence[int], Waiter]
 """Tags and who waits for a verdict on them."""
 
 
-class Holder:
+class Settler:
     """A consumer's number on one link."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Holder:
         self.connection.request(command, SettleAnswer, waiter)
 
     def known(self, tags: Sequence[int], waiter: Waiter) -> Waiter:
-        """Takes an answer for certain messages: a Conflict if they are not held."""
+        """Takes an answer for certain messages: a Conflict if they are not in flight."""
         return _Flight(None, [(tags, waiter)])
 
     def _flush(self) -> None:
@@ -145,7 +145,7 @@ class Holder:
         self._flush()
 
     def forked(self, error: WaystationError) -> None:
-        """In a forked child: what is held is the parent's, and so are the verdicts that were not sent yet."""
+        """In a forked child: what is in flight is the parent's, and so are the verdicts that were not sent yet."""
 
         def soon(call: Callable[[], None]) -> None:
             raise error
@@ -158,10 +158,10 @@ class Holder:
 class _Flight:
     """Waits for one frame of verdicts, for all who wait for one in it."""
 
-    __slots__ = ("_done", "_holder", "_waiters")
+    __slots__ = ("_done", "_settler", "_waiters")
 
-    def __init__(self, holder: Holder | None, waiters: list[_Waiting]) -> None:
-        self._holder = holder
+    def __init__(self, settler: Settler | None, waiters: list[_Waiting]) -> None:
+        self._settler = settler
         self._waiters = waiters
         self._done = False
 
@@ -177,17 +177,17 @@ class _Flight:
                 reject(waiter, Conflict(f"{said}; they may be redelivered"))
             else:
                 resolve(waiter, None)
-        if self._holder is not None:
-            self._holder.landed()
+        if self._settler is not None:
+            self._settler.landed()
 
     def set_exception(self, error: WaystationError) -> None:
         self._done = True
-        if self._holder is not None and self._holder.ended is not None and isinstance(error, NotFound):
-            error = Conflict(f"{self._holder.ended}; there is nothing to settle any more")
+        if self._settler is not None and self._settler.ended is not None and isinstance(error, NotFound):
+            error = Conflict(f"{self._settler.ended}; there is nothing to settle any more")
         for _, waiter in self._waiters:
             reject(waiter, error)
-        if self._holder is not None:
-            self._holder.landed()
+        if self._settler is not None:
+            self._settler.landed()
 
 
 def within(tag: int, runs: Sequence[Run]) -> bool:

@@ -21,7 +21,7 @@ Start = Literal["earliest", "latest"] | Moment
 class ConsumeOptions(TypedDict, total=False):
     """How a queue is consumed.
 
-    `prefetch`: the most messages that are held here at once. `hold`: how long each may be kept without a word, in
+    `prefetch`: the most messages that are in flight here at once. `hold`: their visibility timeout, in
     seconds; those that wait to be handed out are renewed by themselves. `guarantee`: `"at-most-once"` acks each
     message before you get it, `"exactly-once"` acks in transactions only. `exclusive`: nobody else may consume
     meanwhile. `manual`: iterating acks nothing by itself.

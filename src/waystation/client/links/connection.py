@@ -72,7 +72,7 @@ class Consumer(Protocol):
     def ended(self, error: WaystationError) -> None: ...
 
     def cut(self) -> None:
-        """The link is lost, and with it all that was held."""
+        """The link is lost, and with it all that was in flight."""
 
     def resume(self) -> None:
         """There is a link again."""
@@ -109,7 +109,7 @@ class Connection:
         self, dials: Sequence[Dial], *, client: str, timeout_s: float, credentials: LoginSource | None = None
     ) -> None:
         self.epoch = 0
-        """Grows with every link that is lost: what was held before is not held any more."""
+        """Grows with every link that is lost: what was in flight before is not any more."""
         self._dials = dials
         self._at = 0  # the one that worked last
         self._client = client

@@ -28,7 +28,7 @@ class QueueOptions(TypedDict, total=False):
     """A queue's settings. What is not said has the broker's default; durations are seconds.
 
     `max_deliveries`: after so many failed deliveries a message is dead (0: never). `dead_letter`: the queue, or
-    `"topic:NAME"`, where dead messages go. `hold`: how long a consumer may keep a message without a word. `ttl`: of
+    `"topic:NAME"`, where dead messages go. `hold`: the visibility timeout. `ttl`: of
     every message that has no shorter one. `max_length`, `max_bytes`, `overflow` (`"reject"`, `"drop-oldest"`,
     `"dead-letter"`, `"reject-dead-letter"`): its bounds, and what happens at them. `dedup_window`: how long an id is
     remembered. `single_active`: one consumer at a time gets messages. `max_priority`: it tells 0 to this apart.

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from waystation.client.consuming.feeding import Feed, Held, Wanted
+from waystation.client.consuming.feeding import Feed, Unsettled, Wanted
 from waystation.client.core import Core
 from waystation.client.sync.bridge import Bridge
 from waystation.protocol import Command
@@ -23,7 +23,7 @@ class Deliveries:
         self._paused = False
         self.feed: Feed = bridge.run(_open(core, wanted, _Notify(self._news), before, visibility_timeout_ms))
 
-    def take_nowait(self, most: int) -> list[Held]:
+    def take_nowait(self, most: int) -> list[Unsettled]:
         """What is here already; raises what the consumer ended for."""
         self._bridge.check_forked()
         with self._news:
@@ -34,7 +34,7 @@ class Deliveries:
             return self._bridge.run(self.feed.ack_first(taken))
         return taken
 
-    def take(self, most: int, timeout: float | None) -> list[Held]:
+    def take(self, most: int, timeout: float | None) -> list[Unsettled]:
         """At least one; none when the time is over (None: it never is), or it is paused or closed."""
         if not self.feed.acks_first:
             return self._take(most, timeout)
@@ -45,7 +45,7 @@ class Deliveries:
             if acked or not taken:
                 return acked
 
-    def _take(self, most: int, timeout: float | None) -> list[Held]:
+    def _take(self, most: int, timeout: float | None) -> list[Unsettled]:
         self._bridge.check_forked()
         feed = self.feed
         with self._news:

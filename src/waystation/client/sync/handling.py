@@ -26,10 +26,10 @@ def handle(handler: Callable[[Message], Any], message: Message) -> None:
         log.exception("handler.failed", "a handler failed", message=message.id, deliveries=message.deliveries)
         failed = error
     except BaseException:
-        if message.settled is None and message._holder.settles:
+        if message.settled is None and message._settler.settles:
             message.release(wait=False)  # the worker was stopped: no fault of the message
         raise
-    if message.settled is not None or not message._holder.settles:
+    if message.settled is not None or not message._settler.settles:
         return
     try:
         if failed is None:

@@ -86,7 +86,7 @@ class Queue:
             message = jobs.get()                      # or say yourself what became of it
             message.ack()
 
-        It is held by this client until then, at most for the queue's hold time or `hold` seconds.
+        It is in flight to this client until then, at most for the queue's visibility timeout or `hold` seconds.
         """
         return self._get(timeout, hold)
 
@@ -109,10 +109,10 @@ class Queue:
         """Takes up to `count` messages that are ready; waits up to `timeout` seconds for the first."""
         auto_ack = self.guarantee == "at-most-once"
         visibility_timeout_ms = milliseconds("hold", hold)
-        held = self._bridge.run(
+        messages = self._bridge.run(
             self._core.get(self.name, count, timeout, visibility_timeout_ms=visibility_timeout_ms, auto_ack=auto_ack)
         )
-        return [Message(one) for one in held]
+        return [Message(one) for one in messages]
 
     def consume(self, **options: Unpack[ConsumeOptions]) -> Subscription:
         """A consumer that messages are pushed to.
@@ -141,7 +141,7 @@ class Queue:
         return self._bridge.run(admin.find(self._core, message_id, queue=self.name))
 
     def cancel(self, message_id: str) -> bool:
-        """Takes a message back, usually one that is delayed; False if it is not there or somebody holds it."""
+        """Takes a message back, usually one that is delayed; False if it is not there or is in flight."""
         return self._bridge.run(admin.cancel(self._core, self.name, message_id))
 
     def describe(self) -> QueueInfo:
@@ -162,7 +162,7 @@ class Queue:
         return self._bridge.run(admin.alter_queue(self._core, self.name, options))
 
     def purge(self) -> int:
-        """Throws away all messages but those that are held; returns how many."""
+        """Deletes all messages but those in flight; returns how many."""
         return self._bridge.run(admin.purge(self._core, self.name))
 
     def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:

@@ -67,8 +67,8 @@ class Subscription:
     def next_in(self, loop: int) -> Message | None:
         """For a loop: acks what it had, and gives it the next."""
         self._done_with(loop)
-        for held in self._deliveries.take(1, None):
-            message = self._working[loop] = Message(held)
+        for unsettled in self._deliveries.take(1, None):
+            message = self._working[loop] = Message(unsettled)
             return message
         return None
 
@@ -101,15 +101,15 @@ class Subscription:
 
     def get_message_nowait(self) -> Message | None:
         """A message that is here already, or None."""
-        for held in self._deliveries.take_nowait(1):
-            message = Message(held)
+        for unsettled in self._deliveries.take_nowait(1):
+            message = Message(unsettled)
             self._given.extend([message])
             return message
         return None
 
     def poll(self, timeout: float | None = 1.0, max: int = 500) -> list[Message]:
         """What is here, at most `max`; waits up to `timeout` seconds for the first."""
-        messages = [Message(held) for held in self._deliveries.take(max, timeout)]
+        messages = [Message(unsettled) for unsettled in self._deliveries.take(max, timeout)]
         self._given.extend(messages)
         return messages
 
@@ -152,7 +152,7 @@ class Subscription:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends it. Verdicts that were given are kept; what is held without one is delivered to others."""
+        """Ends it. Verdicts that were given are kept; what is in flight without one is redelivered to others."""
         self.stop_consuming()
         if not self._feed.closed:
             self._bridge.run(self._feed.close())
@@ -205,8 +205,8 @@ class InOrder:
             taken = subscription._deliveries.take(resequencer.room, wait_s)
             if not taken and (wait_s is None or subscription.closed):
                 raise StopIteration
-            for held in taken:
-                step = resequencer.add(Message(held))
+            for unsettled in taken:
+                step = resequencer.add(Message(unsettled))
                 self._released.extend(step.released)
                 for message, reason in step.discarded:
                     _discard(message, reason)
@@ -218,7 +218,7 @@ class InOrder:
 
 def _discard(message: Message, reason: Reason) -> None:
     """A duplicate is done; what cannot be put in order is kept where somebody can look at it."""
-    if not message._holder.settles:
+    if not message._settler.settles:
         return
     if reason == "duplicate":
         message.ack(wait=False)
