@@ -91,7 +91,7 @@ class DeleteQueue(Command, tag="delete_queue"):
 
 
 class PurgeQueue(Command, tag="purge_queue"):
-    """→ how many messages went; held ones stay."""
+    """→ how many messages went; those in flight stay."""
 
     queue: str
 
@@ -121,7 +121,7 @@ class Put(Command, tag="put"):
 
 
 class Get(Command, tag="get"):
-    """→ Got, with at least one message, or none after `wait_ms`. They are held by this connection."""
+    """→ Got, with at least one message, or none after `wait_ms`. They are in flight to this connection."""
 
     queue: str
     count: int = 1
@@ -148,7 +148,7 @@ class Find(Command, tag="find"):
 
 
 class Cancel(Command, tag="cancel"):
-    """→ bool: whether it was there, not held, and is now gone."""
+    """→ bool: whether it was there, not in flight, and is now gone."""
 
     queue: str
     message_id: str
@@ -176,7 +176,7 @@ class Consume(Command, tag="consume_queue"):
     consumer: int
     queue: str
     credit: int = 0
-    prefetch: int = 0  # the most it holds at once; 0: no limit but credit
+    prefetch: int = 0  # the most in flight to it at once; 0: no limit but credit
     hold_ms: int | None = None
     auto_ack: bool = False
     exclusive: bool = False
@@ -216,7 +216,7 @@ class Credit(Command, tag="credit"):
 
 class Settle(Command, tag="settle"):
     """→ SettleAnswer, when it is durable. `runs`: (first tag, how many) pairs. `deliveries`: which delivery of the
-    messages of a queue is meant, as `Delivered` counted it: a later one is unknown. 0: whichever the consumer holds."""
+    messages of a queue is meant, as `Delivered` counted it: a later one is unknown. 0: whichever the consumer has."""
 
     consumer: int
     runs: list[Run]
@@ -229,7 +229,7 @@ class Settle(Command, tag="settle"):
 
 
 class Touch(Command, tag="touch"):
-    """→ SettleAnswer: more time for held messages. `deliveries`: as in `Settle`."""
+    """→ SettleAnswer: more time for messages in flight. `deliveries`: as in `Settle`."""
 
     consumer: int
     runs: list[Run]
@@ -238,7 +238,7 @@ class Touch(Command, tag="touch"):
 
 
 class Cease(Command, tag="cease"):
-    """→ None: the consumer goes; what it holds is delivered to others."""
+    """→ None: the consumer goes; what is in flight to it is redelivered to others."""
 
     consumer: int
 
@@ -687,7 +687,7 @@ class SubscribeAnswer(msgspec.Struct, omit_defaults=True):
 
 
 class SettleAnswer(msgspec.Struct, omit_defaults=True):
-    unknown: list[Run] = []  # not held by this consumer: nothing was done to them
+    unknown: list[Run] = []  # not in flight to this consumer: nothing was done to them
 
 
 class ReaderAnswer(msgspec.Struct, omit_defaults=True):

@@ -28,7 +28,7 @@ def sums(broker: Broker) -> tuple[int, int, int]:
 
 def known(broker: Broker) -> tuple[int, int, int]:
     census = broker.sampling.census
-    return census.ready, census.delayed, census.held
+    return census.ready, census.delayed, census.in_flight
 
 
 @on_a_machine

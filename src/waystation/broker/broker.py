@@ -316,7 +316,7 @@ class Broker:
             await send(self._links, self.view, topic, records)
 
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
-        """What a session of a protocol holds. `waits`: it holds publishers back itself while an alarm is on."""
+        """What a session of a protocol holds. `waits`: it blocks publishers itself while an alarm is on."""
         return Access(self, principal, namespace, meter, waits=waits)
 
     async def start(self) -> None:

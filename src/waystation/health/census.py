@@ -51,7 +51,7 @@ class Census:
 
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
-        self.ready = self.delayed = self.held = 0
+        self.ready = self.delayed = self.in_flight = 0
         self.own_topics = self.partitions = self.topic_messages = self.data_bytes = self.subscriptions = 0
         self.troubled = False  # some log has failed, or waits for room
         self._topics: dict[Topic, _Seen] = {}
@@ -88,7 +88,7 @@ class Census:
 
     async def _fold_shard(self, shard: Shard, notes: Notes, grown: Counts) -> None:
         async for part in _slices(notes.items()):
-            ready = delayed = held = 0
+            ready = delayed = in_flight = 0
             for queue, before in part:
                 # Who changes it from now on notes it again, so this is where the next difference begins.
                 after = usage_of(queue)
@@ -101,21 +101,21 @@ class Census:
                 if shard.queues.get(queue.id) is queue:
                     ready += changed[4]
                     delayed += changed[5]
-                    held += changed[6]
+                    in_flight += changed[6]
                 else:
                     ready -= before[4]
                     delayed -= before[5]
-                    held -= before[6]
+                    in_flight -= before[6]
                 counts = changed[:GROWING]
                 if any(counts):
                     grown[name] = counts
             self.ready += ready
             self.delayed += delayed
-            self.held += held
+            self.in_flight += in_flight
 
     async def _count_queues(self) -> None:
         """All of them. What changes before it is counted is counted so; what changes afterwards is noted."""
-        ready = delayed = held = 0
+        ready = delayed = in_flight = 0
         for shard in self._broker.shards:
             for queue in list(shard.notes or ()):
                 if shard.queues.get(queue.id) is not queue:
@@ -128,9 +128,9 @@ class Census:
                         levels = levels_of(usage)
                         ready += levels[0]
                         delayed += levels[1]
-                        held += levels[2]
+                        in_flight += levels[2]
                     _begin_with(shard, queue, usage)
-        self.ready, self.delayed, self.held = ready, delayed, held
+        self.ready, self.delayed, self.in_flight = ready, delayed, in_flight
 
     # -- topics -----------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@ short or a namespace has a limit in bytes, in slices that leave the loop free, a
 as long as it took: a million queues do not make a short broker shorter.
 
 Of several namespaces, those are blocked that store at least the average, and never all of them: whoever stores little
-goes on publishing. `broker/access` asks `reason` before a publish, and refuses it; a protocol that can hold
-publishers back subscribes instead, and stops reading from them.
+goes on publishing. `broker/access` asks `reason` before a publish, and refuses it; a protocol that can block
+publishers subscribes instead, and stops reading from them.
 
 On the loop's thread only.
 """

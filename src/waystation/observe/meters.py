@@ -60,7 +60,7 @@ class ProtocolMeter:
         self.errors[kind] = self.errors.get(kind, 0) + 1
 
     def settled(self, verdict: str, count: int) -> None:
-        """A consumer's verdict (`ack`, `reject`, `kill`, `release`) on so many messages that it held."""
+        """A consumer's verdict (`ack`, `reject`, `kill`, `release`) on so many messages in flight to it."""
         if verdict == "ack":
             self.acked += count
         elif verdict == "release":

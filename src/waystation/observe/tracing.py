@@ -252,11 +252,11 @@ class Tracing:
         if mine is not None:
             self._end_all(owner, mine, _tags(mine, runs), outcome)
 
-    def lapsed(self, owner: object, held: Callable[[int], bool]) -> None:
-        """Time has passed: what is not held any more was held for too long."""
+    def lapsed(self, owner: object, in_flight: Callable[[int], bool]) -> None:
+        """Time has passed: what is not in flight any more was in flight for too long."""
         mine = self._open.get(owner)
         if mine is not None:
-            self._end_all(owner, mine, [tag for tag in mine if not held(tag)], "expired-hold")
+            self._end_all(owner, mine, [tag for tag in mine if not in_flight(tag)], "expired-hold")
 
     def gone(self, owner: object, outcome: str, consumer: str | None = None) -> None:
         """A consumer, or with None whatever they came from, is no more."""

@@ -41,7 +41,8 @@ class RetryRule(msgspec.Struct, frozen=True):
 def retries(
     ledger: Ledger, runs: Iterable[Run], rule: RetryRule, now_ms: int, random: Random | None = None
 ) -> dict[int, list[Run]]:
-    """Until when each of these that is held waits; those that failed equally often wait together, unless by chance."""
+    """Until when each of these that is in flight waits; those that failed equally often wait together, unless by
+    chance."""
     waits: dict[int, list[Run]] = {}
     for first, count in runs:
         for _, start, length in ledger.alive_runs(State.IN_FLIGHT, first - 1):

@@ -125,7 +125,7 @@ class Delayed:
 
 
 def _put_aside(feed: QueueFeed, messages: list[Delivered], delay_ms: int) -> None:
-    """What is still held; the rest is in the hands of a transaction, which gives it back if it is undone."""
+    """What is still in flight; the rest is in the hands of a transaction, which requeues it if it is undone."""
     if messages:
         with contextlib.suppress(WaystationError):
             feed.settle(Verdict.RELEASE, [(message.tag, 1) for message in messages], delay_ms=delay_ms)

@@ -6,7 +6,8 @@ from waystation.errors import Conflict, Full
 
 
 class UnknownHold(Conflict):
-    """The consumer does not hold this message: it was settled already, its hold ran out, or another has it."""
+    """The message is not in flight to this consumer: it was settled already, its visibility timeout ended, or another
+    has it."""
 
 
 class UnknownConsumer(Conflict):

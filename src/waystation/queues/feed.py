@@ -18,16 +18,16 @@ Deliver = Callable[[list[Delivered]], None]
 
 
 class Verdict(Enum):
-    """What a consumer says of messages that it holds."""
+    """What a consumer says of messages in flight to it."""
 
     ACK = "ack"  # done
     REJECT = "reject"  # failed: tried again as the retry policy says, until it is dead
-    RELEASE = "release"  # given back, to be delivered again at once or after a delay; counts towards no limit
+    RELEASE = "release"  # requeued, to be redelivered at once or after a delay; counts towards no limit
     KILL = "kill"  # dead now: no retry
 
 
 class Settled(NamedTuple):
-    """What became of a verdict. What the consumer does not hold was not touched."""
+    """What became of a verdict. What is not in flight to the consumer was not touched."""
 
     receipt: Receipt | None  # None: nothing had to be written
     unknown: list[Run]
@@ -48,16 +48,17 @@ class Feed(Protocol):
     def settle(
         self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
     ) -> Settled:
-        """A verdict on held messages. `error`: why it was rejected, kept with the dead letter."""
+        """A verdict on messages in flight. `error`: why it was rejected, kept with the dead letter."""
 
     def touch(self, runs: Sequence[Run], visibility_timeout_ms: int | None = None) -> list[Run]:
-        """More time for held messages; returns what is not held."""
+        """More time for messages in flight; returns what is not."""
 
     def leave(self) -> None:
-        """The consumer goes as it should; what it holds is delivered to others and counts as no failure."""
+        """The consumer goes as it should; what is in flight to it is redelivered to others and counts as no failure."""
 
     def close(self) -> None:
-        """The consumer is gone; what it holds is delivered to others, and perhaps it was what the consumer died of."""
+        """The consumer is gone; what is in flight to it is redelivered to others, and perhaps it was what the consumer
+        died of."""
 
     @property
     def closed(self) -> bool: ...

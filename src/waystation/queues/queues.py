@@ -326,7 +326,7 @@ class Queues:
             )
 
     async def purge(self, name: str) -> int:
-        """Removes what nobody holds; returns how many messages that was."""
+        """Removes what is not in flight; returns how many messages that was."""
         shard, queue = self.of_users(name)
         last, seen, count = queue.newest, -1, 0
         receipt: Receipt | None = None
@@ -492,7 +492,7 @@ class Queues:
         yield from entries_with_id(places, message_id)
 
     async def cancel(self, name: str, message_id: str) -> bool:
-        """Takes out a message that nobody holds; False if there is none."""
+        """Takes out a message that is not in flight; False if there is none."""
         check_not_internal(name)
         for shard, queue, entry in self._with_id(message_id, name):
             if queue.open_ledger().state_of(entry) in (State.READY, State.DELAYED):
@@ -518,7 +518,7 @@ class Queues:
 
 
 def _waiting(queue: Queue, seen: int, last: int) -> tuple[list[Run], int]:
-    """The next messages behind `seen` that nobody holds, and how far was looked."""
+    """The next messages behind `seen` that are not in flight, and how far was looked."""
     runs: list[Run] = []
     for state, first, count in queue.open_ledger().alive_runs(after=seen):
         if first > last:

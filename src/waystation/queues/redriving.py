@@ -205,7 +205,7 @@ class Redriving:
             target = self._target(queue, message, to)
             if target is None:
                 continue
-            # Only what is ready: what waits for its time could not be given back as it was.
+            # Only what is ready: what waits for its time could not be requeued as it was.
             if ledger.state_of(entry) is State.READY and ledger.take_out(entry):
                 taken.append(entry)
                 targets.setdefault(target, []).append(message)

@@ -60,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a namespace may hold. None: no limit."""
 
     max_queues: int | None = None
-    max_bytes: int | None = None  # of messages in its queues and topics; publishers are held back above it
+    max_bytes: int | None = None  # of messages in its queues and topics; publishers are blocked above it
     max_connections: int | None = None
     max_topics: int | None = None
     max_partitions: int | None = None  # of all its topics

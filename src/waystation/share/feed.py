@@ -116,7 +116,7 @@ class TagBook:
             self.count -= gone.count
 
     def drop_offsets(self, partition: SharedPartition, offsets: Sequence[Run]) -> list[Run]:
-        """These offsets are not held any longer, as far as they are in here; returns their tags."""
+        """These offsets are not in flight any longer, as far as they are in here; returns their tags."""
         mine = [piece for piece in self._pieces if piece.partition is partition]
         gone = _tags_of(offsets, mine)
         self.drop(self.find(gone)[0])
@@ -235,7 +235,7 @@ class SharedFeed:
         return got
 
     def retire(self) -> None:
-        """No more deliveries; what it holds stays held until there is a verdict or the feed is closed."""
+        """No more deliveries; what is in flight stays so until there is a verdict or the feed is closed."""
         if not self.retired:
             self.retired = True
             if self.on_retired is not None:
@@ -306,7 +306,7 @@ class SharedFeed:
         return sum(grant.count for grant in grants)
 
     def lost(self, one: SharedPartition, offsets: Sequence[Run]) -> None:
-        """Holds on these ran out, this feed's among them: their tags are not known any longer."""
+        """Visibility timeouts of these ended, this feed's among them: their tags are not known any longer."""
         gone = self._tags.drop_offsets(one, offsets)
         if self._tracing is not None:
             self._tracing.lost(self, "expired-hold", gone)

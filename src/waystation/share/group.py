@@ -232,7 +232,7 @@ class SharedGroup:
                 one.hide_uncommitted()
 
     def release(self, member: str, keys: Iterable[PartitionKey] | None = None) -> None:
-        """What the member holds, in these partitions or anywhere, goes to others."""
+        """What is in flight to the member, in these partitions or anywhere, goes to others."""
         found = self.partitions.values() if keys is None else [self.partitions.get(key) for key in keys]
         for one in list(found):
             if one is not None:

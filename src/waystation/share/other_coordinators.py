@@ -211,9 +211,9 @@ class OtherShareGroup:
             if not again or count <= 0 or size <= 0:
                 break
         if session.ended:  # the member has gone meanwhile: nobody would settle these
-            held = [key for key, one in given.items() if one.grants]
+            granted = [key for key, one in given.items() if one.grants]
             with contextlib.suppress(WaystationError):
-                await self.release(member, held)
+                await self.release(member, granted)
         return given
 
     async def _read(

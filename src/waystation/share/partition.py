@@ -49,7 +49,7 @@ Waiter = Callable[[], None]
 
 
 class Verdicts(NamedTuple):
-    """What became of a verdict: what to wait for, and which offsets the member does not hold."""
+    """What became of a verdict: what to wait for, and which offsets are not in flight to the member."""
 
     receipt: Receipt | None
     unknown: list[Run]
@@ -102,7 +102,7 @@ class SharedPartition:
             self.partition.watchers.discard(self.wake)
 
     def wake(self) -> None:
-        """Something came back, or the log has grown. Whoever waits longest is asked first."""
+        """Something was requeued, or the log has grown. Whoever waits longest is asked first."""
         if self._waking:
             self.group.wake_soon(self)  # by one of those who are being asked
             return
@@ -198,7 +198,7 @@ class SharedPartition:
         delay_ms: int | None = None,
         error: str | None = None,
     ) -> Verdicts:
-        """What the member does not hold is not touched."""
+        """What is not in flight to the member is not touched."""
         core = self.core
         self._attach(member)
         was_full = self._room() <= 0
@@ -223,9 +223,9 @@ class SharedPartition:
         asked = list(runs)
         tidy(asked)
         waits = retries(self.core.ledger, asked, RETRY, self.group.wall_ms())
-        held = [run for rejected in waits.values() for run in rejected]
-        tidy(held)
-        settled = Settled(unknown=without(asked, held))
+        rejects = [run for rejected in waits.values() for run in rejected]
+        tidy(rejects)
+        settled = Settled(unknown=without(asked, rejects))
         for until_ms, rejected in waits.items():
             released = self.core.release(member, rejected, until_ms)
             settled.changed |= released.changed
@@ -241,7 +241,7 @@ class SharedPartition:
         return unknown
 
     def release_all(self, member: str) -> None:
-        """The member is gone; what it held comes back."""
+        """The member is gone; what was in flight to it is requeued."""
         if member not in self.members:
             return
         self.members.discard(member)
@@ -406,7 +406,7 @@ class SharedPartition:
 
     def hide_uncommitted(self) -> None:
         """Until now the group saw records of open and aborted transactions, and from now on it must not. Where there
-        are some in the window, it is filled anew from what is remembered of it, as after a crash: nobody holds anything
+        are some in the window, it is filled anew from what is remembered of it, as after a crash: nothing is in flight
         then, and what is not settled is redelivered, counted."""
         core, partition = self.core, self.partition
         if core.end > partition.stable_offset or partition.aborted.overlapping(core.start, core.end):
@@ -429,7 +429,7 @@ class SharedPartition:
         self._rearm()
 
     def reset(self, start: int) -> Receipt | None:
-        """The group goes on at `start`, as if it had not taken anything; nobody holds anything."""
+        """The group goes on at `start`, as if it had not taken anything; nothing is in flight."""
         self.core.reset(start, self.core.epoch + 1)
         self.members.clear()
         self.window.clear()

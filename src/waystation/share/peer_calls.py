@@ -90,7 +90,7 @@ class Settle(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SettledFor(msgspec.Struct, frozen=True, array_like=True):
-    """`unknown`: how many of the records the member does not hold, of each verdict."""
+    """`unknown`: how many of the records are not in flight to the member, of each verdict."""
 
     unknown: tuple[tuple[str, int], ...] = ()
     error: WaystationError | None = None
@@ -102,7 +102,7 @@ class AllSettled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Release(msgspec.Struct, frozen=True, array_like=True):
-    """The member has left these partitions, or begins anew there: others get what it holds."""
+    """The member has left these partitions, or begins anew there: others get what is in flight to it."""
 
     member: str
     partitions: tuple[TopicPartition, ...]

@@ -1,8 +1,8 @@
 """Shared subscriptions: many consumers take single records of topics, acknowledge each, and get what failed again.
 
 A Kafka share group and a shared subscription of our own protocols are the same thing under the same name. The group's
-position in every partition, and what is done above it, is kept in `__share_group_state` (`shared_journal`); who holds
-what is in memory, so a crash gives records back and takes no acknowledgement back.
+position in every partition, and what is done above it, is kept in `__share_group_state` (`journal.py`); what is
+in flight to whom is in memory, so a crash requeues records and takes no acknowledgement back.
 
 Protocols call `open` (a feed), or `heartbeat` and the sessions (Kafka). Administration is in `admin.py`. Made by the
 broker: construct, `recover`, `start` inside the event loop, `close` when done.
@@ -128,8 +128,8 @@ class SharedGroups:
             self.lead(partition)
 
     def lead(self, partition: Partition) -> None:
-        """This broker coordinates the groups of a partition from now on: they are what its log says. Nobody holds
-        anything, and members join anew. Blocks."""
+        """This broker coordinates the groups of a partition from now on: they are what its log says. Nothing is
+        in flight, and members join again. Blocks."""
         if self.journal.leads(partition.index):
             return
         named: set[str] = set()
@@ -278,8 +278,8 @@ class SharedGroups:
             logger.warning("shared.not_saved", "a share group could not be saved: {error}", error=error)
 
     def begin_session(self, group_id: str, member_id: str) -> ShareSession:
-        """A share session from its first request on; what an earlier one of the member held comes back: here, or on
-        the node that led these partitions before."""
+        """A share session from its first request on; what was in flight to an earlier one of the member is requeued:
+        here, or on the node that led these partitions before."""
         group = self.get(group_id)
         group.release(member_id, _led(group))
         return self.begin_other_session(group_id, member_id)
@@ -289,8 +289,8 @@ class SharedGroups:
         return self.sessions.begin((group_id, member_id), self._settings.integer("group.share.max.share.sessions"))
 
     def end_session(self, session: ShareSession) -> bool:
-        """The member is through, or its connection is gone: what it holds of partitions that are led here goes to
-        others, at once. False: it had ended before."""
+        """The member is through, or its connection is gone: what is in flight to it of partitions that are led here
+        goes to others, at once. False: it had ended before."""
         ended = self.sessions.end(session.key, session)
         group = self._groups.get(session.key[0])
         if ended and group is not None:

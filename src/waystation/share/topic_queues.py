@@ -60,7 +60,7 @@ class Counts(NamedTuple):
     """As far as it can be known without reading: `ready` counts markers of transactions, and what compaction left."""
 
     ready: int
-    held: int
+    in_flight: int
     consumers: int
 
 
@@ -160,18 +160,18 @@ class TopicQueues:
         self._shared.journal.check_led(name)
         topic = self._topics.find(queue.settings.topic)
         group = self._shared.get(name) if name in self._shared else None
-        ready = held = 0
+        ready = in_flight = 0
         for partition in topic.partitions if topic is not None else ():
             begin = partition.start_offset
             if group is not None and group.has((partition.topic.id, partition.index)):
                 core = group.partition(partition).core
                 out = len(core.ledger) - core.ready
-                held += out
+                in_flight += out
                 begin = max(core.start, begin) + core.marks.done + out
             ready += max(0, partition.stable_offset - begin)
         members = 0 if group is None else len(group.machine.members)
         idle = len(queue.getters) + sum(feed.retired for feed in queue.feeds)
-        return Counts(ready, held, max(0, members - idle))
+        return Counts(ready, in_flight, max(0, members - idle))
 
     # -- changes ----------------------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ class TopicQueues:
         return self._shared.journal.leads(self._shared.journal.index_of(name))
 
     async def purge(self, name: str) -> int:
-        """Everything that the topic has now is done for this queue, also what consumers hold. Returns how many."""
+        """Everything that the topic has now is done for this queue, also what is in flight. Returns how many."""
         self.get(name)
         purged = self.counts(name).ready
         group = self._group(name)
@@ -328,7 +328,8 @@ class TopicQueues:
     ) -> SharedFeed:
         """A consumer of the queue; it delivers when it is given credit.
 
-        A hold lasts a day at most. `exclusive`: a Conflict if there are other consumers, and for those who come later.
+        A visibility timeout is a day at most. `exclusive`: a Conflict if there are other consumers, and for those who
+        come later.
         """
         queue = self.get(name)
         consumers = self.counts(name).consumers

@@ -143,16 +143,16 @@ class Follower(ABC, Generic[P]):
 
 
 class StatelessFollower(Follower[P]):
-    """One that holds nothing: what it delivered needs no verdict and comes to nobody again."""
+    """One with nothing in flight: what it delivered needs no verdict and is redelivered to nobody."""
 
     def settle(
         self, verdict: Verdict, runs: Sequence[Run], *, delay_ms: int | None = None, error: str | None = None
     ) -> Settled:
-        """Nothing is held, so there is nothing to do."""
+        """Nothing is in flight, so there is nothing to do."""
         return _NOTHING
 
     def touch(self, runs: Sequence[Run], visibility_timeout_ms: int | None = None) -> list[Run]:
-        """Nothing is held, so nothing can run out."""
+        """Nothing is in flight, so nothing can run out."""
         return []
 
     def leave(self) -> None:

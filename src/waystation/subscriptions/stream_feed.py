@@ -60,7 +60,7 @@ class StreamFeed(Follower[Share]):
         self._names = hub.names_for(group, selection)
         self._known_topics = hub.sizes()
         self._next_tag = 0
-        self._held: dict[int, tuple[Share, int]] = {}
+        self._in_flight: dict[int, tuple[Share, int]] = {}
         self._shares: dict[TopicPartition, Share] = {}
         self._again: dict[Share, None] = {}  # those with something to deliver again
         self._retries = Retries(hub, group, terms, self._due_again, self._buried)
@@ -87,7 +87,7 @@ class StreamFeed(Follower[Share]):
         unknown: list[Run] = []
         touched: dict[Share, None] = {}
         for tag in self._known(runs, unknown):
-            share, offset = self._held.pop(tag)
+            share, offset = self._in_flight.pop(tag)
             del share.tags[offset]
             touched[share] = None
             if verdict is Verdict.ACK:
@@ -105,7 +105,7 @@ class StreamFeed(Follower[Share]):
         return Settled(receipt, unknown)
 
     def touch(self, runs: Sequence[Run], visibility_timeout_ms: int | None = None) -> list[Run]:
-        """Nothing runs out while the consumer is in the group; returns what it does not hold."""
+        """Nothing runs out while the consumer is in the group; returns what is not in flight to it."""
         unknown: list[Run] = []
         for _ in self._known(runs, unknown):
             pass
@@ -132,7 +132,7 @@ class StreamFeed(Follower[Share]):
         unknown: list[Run] = []
         shares: dict[Share, dict[int, int]] = {}
         for tag in self._known(runs, unknown):
-            share, offset = self._held[tag]
+            share, offset = self._in_flight[tag]
             shares.setdefault(share, {})[offset] = tag
         for share, wanted in shares.items():
             while wanted.items() <= share.tags.items() and (first := share.settled_with(wanted)) < max(wanted):
@@ -158,7 +158,7 @@ class StreamFeed(Follower[Share]):
                 if found.offset > share.committed:
                     share.committed = found.offset
                     for tag in share.done_before(found.offset):
-                        self._held.pop(tag, None)
+                        self._in_flight.pop(tag, None)
                     self._try_commit([share])  # what was acknowledged behind it without a transaction
                     self._resume(share)
 
@@ -190,7 +190,7 @@ class StreamFeed(Follower[Share]):
     def lost(self) -> None:
         for share in list(self._shares.values()):
             self._drop(share)
-        self._held.clear()
+        self._in_flight.clear()
         self._again.clear()
 
     def failed(self, error: WaystationError) -> None:
@@ -276,22 +276,22 @@ class StreamFeed(Follower[Share]):
         partition = share.partition
         self._shares.pop((partition.topic.id, partition.index), None)
         for tag in share.tags.values():
-            self._held.pop(tag, None)
+            self._in_flight.pop(tag, None)
         share.tags.clear()
         share.wake_waiters()
 
     # -- verdicts ---------------------------------------------------------------------------------------------------
 
     def _known(self, runs: Sequence[Run], unknown: list[Run]) -> Iterable[int]:
-        """The tags of `runs` that are held; runs of others are added to `unknown`."""
+        """The tags of `runs` that are in flight; runs of others are added to `unknown`."""
         for first, count in runs:
             last = min(first + count, self._next_tag)
             tags: Iterable[int] = range(max(first, 0), last)
-            if count > 4 * len(self._held):  # a long run of tags that are mostly over: do not count through it
-                tags = sorted(tag for tag in self._held if first <= tag < last)
+            if count > 4 * len(self._in_flight):  # a long run of tags that are mostly over: do not count through it
+                tags = sorted(tag for tag in self._in_flight if first <= tag < last)
             expected = first
             for tag in tags:
-                if tag in self._held:
+                if tag in self._in_flight:
                     if tag > expected:
                         unknown.append((expected, tag - expected))
                     expected = tag + 1
@@ -352,7 +352,7 @@ class StreamFeed(Follower[Share]):
 
     @property
     def _room(self) -> int:
-        return 0 if self._durability else min(self._credit, self._terms.prefetch - len(self._held))
+        return 0 if self._durability else min(self._credit, self._terms.prefetch - len(self._in_flight))
 
     def _before_new(self) -> bool:
         """What is to be delivered again, in order."""
@@ -392,7 +392,7 @@ class StreamFeed(Follower[Share]):
         tag = self._next_tag
         self._next_tag += 1
         if not self._terms.auto_ack:
-            self._held[tag] = (share, one.offset)
+            self._in_flight[tag] = (share, one.offset)
             share.tags[one.offset] = tag
         told = as_before(one) if share.redriven else one
         return Delivered(tag, deliveries, one.taken_ms, one.message, told.source, told.partition, told.offset)

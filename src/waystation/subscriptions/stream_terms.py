@@ -19,7 +19,7 @@ from waystation.topics.topics import Topics
 if TYPE_CHECKING:
     from waystation.subscriptions.stream_feed import StreamFeed
 
-MAX_HELD = 20_000
+MAX_IN_FLIGHT = 20_000
 """Messages that one consumer may have without an acknowledgement, whatever its credit."""
 
 Start = Literal["earliest", "latest"]
@@ -69,7 +69,7 @@ class Terms:
         self.filter = filter
         self.start = start
         self.start_ms = start_ms
-        self.prefetch = min(prefetch, MAX_HELD) or MAX_HELD
+        self.prefetch = min(prefetch, MAX_IN_FLIGHT) or MAX_IN_FLIGHT
         self.auto_ack = auto_ack
         self.max_deliveries = max_deliveries
         self.dead_letter = dead_letter

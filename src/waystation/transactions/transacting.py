@@ -168,7 +168,7 @@ class Tx:
         return taken
 
     async def settle(self, feed: QueueFeed | OffsetFeed, runs: Sequence[Run], deliveries: int = 0) -> None:
-        """Acknowledges what a consumer holds, when the transaction commits. Undone, they are as they were.
+        """Acknowledges what is in flight to a consumer, when the transaction commits. Undone, they are as they were.
         `deliveries`: which delivery of a queue's messages is meant (`QueueFeed.settle`)."""
         if isinstance(feed, OffsetFeed):
             await self._join_offsets(feed.group)

@@ -277,7 +277,7 @@ def target_of(message: Message) -> tuple[str, int | None] | None:
 
 async def cancel_delayed(broker: ManagedBroker, topic: str, message_id: str) -> None:
     """Takes out a message that was to be published to a topic later. NotFound, or Conflict if it is on its way."""
-    held = False
+    leaving = False
     for shard, queue, entry in _with_id(broker, message_id):
         target = target_of(shard.message_at(queue, entry)[1])
         if target is None or target[0] != topic:
@@ -285,8 +285,8 @@ async def cancel_delayed(broker: ManagedBroker, topic: str, message_id: str) -> 
         if queue.open_ledger().state_of(entry) in (State.READY, State.DELAYED):
             await broker.durability.wait(shard.end(queue, [(entry, 1)]))
             return
-        held = True
-    if held:
+        leaving = True
+    if leaving:
         raise Conflict(f"message {message_id!r} is being published to topic {topic!r} and cannot be cancelled now")
     raise NotFound(f"no message {message_id[:300]!r} waits for topic {topic[:300]!r}; it may have been published")
 

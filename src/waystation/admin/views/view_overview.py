@@ -146,7 +146,7 @@ def _totals(broker: ManagedBroker) -> TotalsOut:
         census.subscriptions,
         census.ready,
         census.delayed,
-        census.held,
+        census.in_flight,
         census.topic_messages,
         len(broker.pipelines_seen.states_now()),
     )

@@ -60,7 +60,7 @@ class QueuesQuery(msgspec.Struct):
 
 
 class ConsumerOut(msgspec.Struct):
-    """Someone who takes messages of a queue, or holds some."""
+    """Someone who takes messages of a queue, or has some in flight."""
 
     consumer: Annotated[str, Meta(description="what the queue knows it by")]
     tag: Annotated[str, Meta(description="what its client calls it")]
@@ -147,7 +147,7 @@ class _Views:
 
 
 async def consumers_page(broker: ManagedBroker, query: ConsumersQuery) -> ConsumerPage:
-    """Who consumes a queue, or holds messages of it: in the order in which they have their turns."""
+    """Who consumes a queue, or has messages of it in flight: in the order in which they have their turns."""
     _, queue = broker.queues.get(query.queue)
     feeds = [*(queue.feeds or ()), *(queue.beside or ())]
     at = 0

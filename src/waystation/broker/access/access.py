@@ -4,8 +4,8 @@ Every verb asks whether the principal may (`security/permissions.py`), before it
 more, once for every protocol, before anything is stored:
 
 - is there room: while a resource alarm or a limit of the namespace is on, a publish is refused (ResourceAlarm). A
-  protocol that holds its publishers back instead says `waits=True` and asks `alarm`. What such a client has sent before
-  it was held back is stored;
+  protocol that blocks its publishers instead says `waits=True` and asks `alarm`. What such a client has sent before
+  it was blocked is stored;
 - are enough replicas in sync, where durability is promised (`Partition.check_in_sync`);
 - is the topic there, or to be created on first use.
 
@@ -712,7 +712,7 @@ class Access:
 
     def subscribe_alarms(self, callback: Callable[[str, str | None], None]) -> Callable[[], None]:
         """`callback` gets a namespace and why its publishers have to wait (None: they need not any more), whenever that
-        changes: for protocols that hold publishers back. Returns how to end it."""
+        changes: for protocols that block publishers. Returns how to end it."""
         return self._alarms.subscribe(callback)
 
     # -- by protocols that meter what they publish themselves (`count`), since it goes to several or in other bytes ----

@@ -33,4 +33,4 @@ class Node(Protocol):
     tracing: Tracing | None
 
     def access(self, principal: Principal, namespace: str, meter: ProtocolMeter, *, waits: bool = False) -> Access:
-        """For a session. `waits`: it holds publishers back itself while an alarm is on."""
+        """For a session. `waits`: it blocks publishers itself while an alarm is on."""

@@ -25,7 +25,7 @@ class Subscription:
     """Messages as they come. Iterate over it, or ask with `get_message` and `poll`, or give it a handler.
 
     Iterating acks a message when the next one is asked for, unless there was a verdict on it already or `manual=True`
-    was said: leave the loop by an exception and the message comes again. `get_message` and `poll` ack nothing by
+    was said: leave the loop by an exception and the message is redelivered. `get_message` and `poll` ack nothing by
     themselves; `commit` acks everything that they gave so far. After a lost connection it goes on by itself. Several
     tasks may ask at once; each message goes to one of them.
     """

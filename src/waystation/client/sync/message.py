@@ -40,7 +40,7 @@ class Message(Received):
             self._say("reject", error=text, wait=wait)
 
     def release(self, delay: Seconds | None = None, *, wait: bool = True) -> None:
-        """Given back, for somebody else, at once or after `delay` seconds. It is no failure."""
+        """Requeued, for somebody else, at once or after `delay` seconds. It is no failure."""
         delay_ms = milliseconds("delay", delay)
         if self._judge("release"):
             self._say("release", delay_ms=delay_ms, wait=wait)

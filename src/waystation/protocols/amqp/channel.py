@@ -1,10 +1,10 @@
 """A channel: its consumers, what they were sent and have not settled, what was published on it and is not confirmed.
 
-Delivery tags ascend and are the channel's; behind each stands who holds the message and by which tag the heart knows
+Delivery tags ascend and are the channel's; behind each stands who received the message and by which tag the heart knows
 it. Confirms go out in the order of the publishes, as one `ack` for all that are durable; those of transient messages
 may go before.
 
-Invariants: what is in `unacked` is held for this channel in the heart, but for what a deleted queue took along;
+Invariants: what is in `unacked` is in flight to this channel in the heart, but for what a deleted queue took along;
 `outstanding`, the sum of its consumers' `unacked`, cancelled ones' too, is what counts against the channel's prefetch.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from waystation.protocols.amqp.session import AmqpSession
     from waystation.protocols.amqp.transactions import Transaction
 
-    Holder: TypeAlias = AmqpConsumer | Getter
+    Receiver: TypeAlias = AmqpConsumer | Getter
 
 
 logger = event_logger("waystation.amqp")
@@ -85,7 +85,7 @@ class Channel:
         self.getters: dict[tuple[str, bool], Getter] = {}
         self.retired: dict[AmqpConsumer, None] = {}  # cancelled, with something unacked
         self.inbox: str | None = None  # of direct reply-to
-        self.unacked: dict[int, tuple[Holder, int]] = {}
+        self.unacked: dict[int, tuple[Receiver, int]] = {}
         self.tag = 0  # the last delivery tag
         self.lowest = 1  # no delivery tag below is unacked
         self.outstanding = 0
@@ -101,7 +101,7 @@ class Channel:
         self.pending: dict[str, Batch] = {}
         self.pending_topics: dict[str, Batch] = {}
         self.pending_bytes = 0
-        self.settled: dict[Holder, list[Run]] = {}  # acknowledged in this turn
+        self.settled: dict[Receiver, list[Run]] = {}  # acknowledged in this turn
         self.published = self.delivered = self.acked = 0
         self.metered = 0  # of those that were published, how many the meters know
         self.fresh = 0  # published in this turn
@@ -112,7 +112,7 @@ class Channel:
 
     # -- what is not settled ------------------------------------------------------------------------------------------
 
-    def take(self, tag: int, multiple: bool) -> Iterator[tuple[Holder, int]]:
+    def take(self, tag: int, multiple: bool) -> Iterator[tuple[Receiver, int]]:
         """What a verdict is about; it is unacked no more. The caller has checked that the tag is known."""
         unacked = self.unacked
         if not multiple:
@@ -133,12 +133,12 @@ class Channel:
             return tag == 0 or self.lowest <= tag <= self.tag or tag in self.unacked
         return tag in self.unacked
 
-    def restore(self, held: dict[int, tuple[Holder, int]]) -> None:
+    def restore(self, unacked: dict[int, tuple[Receiver, int]]) -> None:
         """Verdicts were rolled back: these are unacked again."""
-        self.unacked |= held
-        self.lowest = min((self.lowest, *held))
+        self.unacked |= unacked
+        self.lowest = min((self.lowest, *unacked))
 
-    def take_by_tag(self, tag: int, multiple: bool) -> list[tuple[int, tuple[Holder, int]]]:
+    def take_by_tag(self, tag: int, multiple: bool) -> list[tuple[int, tuple[Receiver, int]]]:
         """As `take`, with the delivery tags, so that it can be restored."""
         if not multiple:
             return [(tag, self.unacked.pop(tag))]
@@ -150,8 +150,8 @@ class Channel:
     def settle_acked(self) -> None:
         """The acknowledgements of this turn, all at once."""
         settled, self.settled = self.settled, {}
-        for holder, runs in settled.items():
-            holder.ack(runs)
+        for receiver, runs in settled.items():
+            receiver.ack(runs)
 
     def acknowledge(self, tag: int, multiple: bool) -> bool:
         """Notes an acknowledgement; False if there is no such delivery."""
@@ -159,10 +159,10 @@ class Channel:
             found = self.unacked.pop(tag, None)
             if found is None:
                 return False
-            holder, entry = found
-            runs = self.settled.get(holder)
+            receiver, entry = found
+            runs = self.settled.get(receiver)
             if runs is None:
-                self.settled[holder] = [(entry, 1)]
+                self.settled[receiver] = [(entry, 1)]
             else:
                 add_run(runs, entry, 1)
             self.acked += 1
@@ -170,19 +170,19 @@ class Channel:
         if not self.knows(tag, True):
             return False
         latest, start, end = None, 0, 0
-        for holder, entry in self.take(tag, True):
-            if entry == end and holder is latest:
+        for receiver, entry in self.take(tag, True):
+            if entry == end and receiver is latest:
                 end += 1
                 continue
             if latest is not None:
                 self._note(latest, start, end - start)
-            latest, start, end = holder, entry, entry + 1
+            latest, start, end = receiver, entry, entry + 1
         if latest is not None:
             self._note(latest, start, end - start)
         return True
 
-    def _note(self, holder: Holder, first: int, count: int) -> None:
-        add_run(self.settled.setdefault(holder, []), first, count)
+    def _note(self, receiver: Receiver, first: int, count: int) -> None:
+        add_run(self.settled.setdefault(receiver, []), first, count)
         self.acked += count
 
     # -- confirms -----------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class Channel:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def gone(self, *, politely: bool) -> None:
-        """It is closed; what its consumers hold is delivered to others."""
+        """It is closed; what is in flight to its consumers is redelivered to others."""
         if self.closed:
             return
         if self.settled:
@@ -241,9 +241,9 @@ class Channel:
         self.closed = True
         self.unacked.clear()
         self.turns.clear()
-        holders: list[Holder] = [*self.consumers.values(), *self.retired, *self.getters.values()]
-        for holder in holders:
-            holder.end(politely=politely)
+        receivers: list[Receiver] = [*self.consumers.values(), *self.retired, *self.getters.values()]
+        for receiver in receivers:
+            receiver.end(politely=politely)
         self.consumers.clear()
         self.retired.clear()
         self.getters.clear()

@@ -200,7 +200,7 @@ class AmqpConsumer:
             self.feed.credit(-self._under_way)
 
     def end(self, *, politely: bool) -> None:
-        """The channel goes; what it holds is delivered to others."""
+        """The channel goes; what is in flight to it is redelivered to others."""
         self.ceased = True
         if self.feed is not None:
             if politely:

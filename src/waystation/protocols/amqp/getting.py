@@ -1,7 +1,7 @@
 """basic.get: one message, if there is one.
 
 A channel keeps one getter for each queue that it gets from. A getter is no consumer: it is not counted, gets nothing by
-itself and is in nobody's way; it holds what was got until it is settled.
+itself and is in nobody's way; what was got is in flight to it until it is settled.
 """
 
 from __future__ import annotations

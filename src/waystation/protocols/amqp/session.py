@@ -767,7 +767,7 @@ class AmqpSession:
         self.close(AmqpError(CONNECTION_FORCED, reason))
 
     def ended(self, *, politely: bool) -> None:
-        """Nothing more is worked off; what it held is given back, and what was its own goes."""
+        """Nothing more is worked off; what was in flight to it is requeued, and what was its own goes."""
         if self.closed:
             return
         self.closed = True

@@ -17,7 +17,7 @@ from waystation.message import Run
 from waystation.wire.amqp.errors import NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError
 
 if TYPE_CHECKING:
-    from waystation.protocols.amqp.channel import Channel, Holder
+    from waystation.protocols.amqp.channel import Channel, Receiver
     from waystation.protocols.amqp.session import AmqpSession
 
 
@@ -64,23 +64,23 @@ def _refuse(channel: Channel, tag: int, multiple: bool, requeue: bool) -> None:
     settle_all(channel.take(tag, multiple), requeue=requeue)
 
 
-def settle_all(taken: Iterable[tuple[Holder, int]], *, requeue: bool) -> None:
-    for holder, runs in grouped(taken).items():
+def settle_all(taken: Iterable[tuple[Receiver, int]], *, requeue: bool) -> None:
+    for receiver, runs in grouped(taken).items():
         if requeue:
-            holder.settle(Verdict.REJECT, runs, 0)
+            receiver.settle(Verdict.REJECT, runs, 0)
         else:
-            holder.settle(Verdict.KILL, runs)
+            receiver.settle(Verdict.KILL, runs)
 
 
-def grouped(taken: Iterable[tuple[Holder, int]]) -> dict[Holder, list[Run]]:
-    """By who holds them."""
-    found: dict[Holder, list[Run]] = {}
-    for holder, entry in taken:
-        add_run(found.setdefault(holder, []), entry, 1)
+def grouped(taken: Iterable[tuple[Receiver, int]]) -> dict[Receiver, list[Run]]:
+    """By who received them."""
+    found: dict[Receiver, list[Run]] = {}
+    for receiver, entry in taken:
+        add_run(found.setdefault(receiver, []), entry, 1)
     return found
 
 
-def _taken(channel: Channel, tag: int, multiple: bool) -> list[tuple[int, tuple[Holder, int]]]:
+def _taken(channel: Channel, tag: int, multiple: bool) -> list[tuple[int, tuple[Receiver, int]]]:
     """What a verdict in a transaction is about, by delivery tag; it is unacked no more, unless that is rolled back."""
     if not channel.knows(tag, multiple):
         raise _unknown(tag)

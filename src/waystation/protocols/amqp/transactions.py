@@ -22,7 +22,7 @@ from waystation.wire.amqp.errors import PRECONDITION_FAILED, AmqpError
 
 if TYPE_CHECKING:
     from waystation.message import Message
-    from waystation.protocols.amqp.channel import Channel, Holder
+    from waystation.protocols.amqp.channel import Channel, Receiver
     from waystation.protocols.amqp.events import Target
     from waystation.protocols.amqp.session import AmqpSession
 
@@ -39,7 +39,7 @@ class Transaction:
         self.topics: dict[str, list[Message]] = {}
         self.replies: list[tuple[Target, Message]] = []
         self.returned: list[Message] = []
-        self.settled: dict[int, tuple[Verdict, tuple[Holder, int]]] = {}  # by delivery tag
+        self.settled: dict[int, tuple[Verdict, tuple[Receiver, int]]] = {}  # by delivery tag
         self.size = 0  # that its publishes have taken of the connection's room
 
     def publish(
@@ -57,10 +57,10 @@ class Transaction:
         if target.mandatory and not (queues or topics):
             self.returned.append(message)
 
-    def settle(self, taken: Iterable[tuple[int, tuple[Holder, int]]], verdict: Verdict) -> None:
+    def settle(self, taken: Iterable[tuple[int, tuple[Receiver, int]]], verdict: Verdict) -> None:
         """By delivery tag, what is unacked no more: a second verdict on it is as wrong as without a transaction."""
-        for tag, held in taken:
-            self.settled[tag] = verdict, held
+        for tag, unacked in taken:
+            self.settled[tag] = verdict, unacked
 
 
 def select(session: AmqpSession, channel: Channel, method: commands.Tx.Select) -> Frame:
@@ -92,11 +92,11 @@ async def _commit(session: AmqpSession, channel: Channel, work: Transaction) -> 
 
 
 async def _carry_out(session: AmqpSession, channel: Channel, work: Transaction) -> Frame:
-    verdicts: dict[Verdict, list[tuple[Holder, int]]] = {}
-    for verdict, held in work.settled.values():
-        verdicts.setdefault(verdict, []).append(held)
+    verdicts: dict[Verdict, list[tuple[Receiver, int]]] = {}
+    for verdict, unacked in work.settled.values():
+        verdicts.setdefault(verdict, []).append(unacked)
     acked = grouped(verdicts.pop(Verdict.ACK, ()))
-    inside = {holder: runs for holder, runs in acked.items() if isinstance(holder.feed, QueueFeed)}
+    inside = {receiver: runs for receiver, runs in acked.items() if isinstance(receiver.feed, QueueFeed)}
     if work.queues or work.topics or inside:
         transactional_id = session.tx_ids.pop() if session.tx_ids else f"{TX_PREFIX}{session.token()}"
         tx = await session.access.begin_routed(transactional_id)
@@ -108,16 +108,16 @@ async def _carry_out(session: AmqpSession, channel: Channel, work: Transaction) 
             raise
         finally:
             session.tx_ids.append(transactional_id)
-    for holder, runs in acked.items():
-        if holder in inside:
+    for receiver, runs in acked.items():
+        if receiver in inside:
             count = sum(count for _, count in runs)
             session.meter.acked += count
-            holder.freed(count)
+            receiver.freed(count)
         else:
-            holder.ack(runs)
+            receiver.ack(runs)
     for verdict, taken in verdicts.items():
-        for holder, runs in grouped(taken).items():
-            holder.settle(verdict, runs, 0 if verdict is Verdict.REJECT else None)
+        for receiver, runs in grouped(taken).items():
+            receiver.settle(verdict, runs, 0 if verdict is Verdict.REJECT else None)
     for target, message in work.replies:
         if not session.access.inboxes.reply(target.key, message) and target.mandatory:
             work.returned.append(message)
@@ -126,7 +126,7 @@ async def _carry_out(session: AmqpSession, channel: Channel, work: Transaction) 
     return commands.Tx.CommitOk()
 
 
-async def _fill(session: AmqpSession, tx: Tx, work: Transaction, acked: dict[Holder, list[tuple[int, int]]]) -> None:
+async def _fill(session: AmqpSession, tx: Tx, work: Transaction, acked: dict[Receiver, list[tuple[int, int]]]) -> None:
     have: set[str] = set()
     for names in alike(work.queues):
         have |= await tx.put_same(names, work.queues[names[0]])
@@ -140,9 +140,9 @@ async def _fill(session: AmqpSession, tx: Tx, work: Transaction, acked: dict[Hol
             continue  # deleted since it was published to
     for name, messages in work.topics.items():
         await tx.publish(name, messages)
-    for holder, runs in acked.items():
-        if isinstance(holder.feed, QueueFeed) and not holder.feed.closed:
-            await tx.settle(holder.feed, runs)
+    for receiver, runs in acked.items():
+        if isinstance(receiver.feed, QueueFeed) and not receiver.feed.closed:
+            await tx.settle(receiver.feed, runs)
 
 
 async def _put(tx: Tx, name: str, messages: list[Message]) -> None:
@@ -161,7 +161,7 @@ def rollback(session: AmqpSession, channel: Channel, method: commands.Tx.Rollbac
     work = _of(channel)
     channel.tx = Transaction()
     session.room.give(work.size)
-    channel.restore({tag: held for tag, (_, held) in work.settled.items()})
+    channel.restore({tag: unacked for tag, (_, unacked) in work.settled.items()})
     return commands.Tx.RollbackOk()
 
 

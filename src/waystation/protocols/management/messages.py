@@ -132,23 +132,23 @@ async def get(api: Management, access: Access, name: str, call: ApiCall) -> list
     shown: list[dict[str, Any]] = []
     size = 0
     try:
-        held: list[tuple[int, int]] = []
+        taken_runs: list[tuple[int, int]] = []
         while len(shown) < count and size < ANSWER_BYTES and (taken := getter.take(1)):
-            held.append((taken[0].tag, 1))
+            taken_runs.append((taken[0].tag, 1))
             size += size_of(taken[0].message)
             access.count_delivered(1, len(taken[0].message.payload))
             shown.append(_shown(taken[0], names, said["encoding"], truncate, getter.queue.open_ledger().ready))
-        if held:
-            settled = _settle(getter, VERDICTS[mode], held)
-            api.meter.settled(VERDICTS[mode].value, len(held))
+        if taken_runs:
+            settled = _settle(getter, VERDICTS[mode], taken_runs)
+            api.meter.settled(VERDICTS[mode].value, len(taken_runs))
             await access.durable(settled.receipt)
     finally:
         getter.close()
     return shown
 
 
-def _settle(getter: Getter, verdict: Verdict, held: list[tuple[int, int]]) -> Settled:
-    return getter.settle(verdict, held, delay_ms=0 if verdict is Verdict.REJECT else None)
+def _settle(getter: Getter, verdict: Verdict, taken_runs: list[tuple[int, int]]) -> Settled:
+    return getter.settle(verdict, taken_runs, delay_ms=0 if verdict is Verdict.REJECT else None)
 
 
 def _shown(delivered: Delivered, names: Names, encoding: str, truncate: int | None, left: int) -> dict[str, Any]:

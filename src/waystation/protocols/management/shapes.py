@@ -78,10 +78,10 @@ def _ordinary(api: Management, access: Access, full: str, queue: QueueFigures, b
     shown["operator_policy"] = None
     shown["consumers"] = queue.consumers
     shown["message_bytes"] = queue.bytes
-    ready, delayed, held = queue.ready, queue.delayed, queue.held
+    ready, delayed, in_flight = queue.ready, queue.delayed, queue.in_flight
     if delayed:
         shown["messages_delayed"] = delayed
-    counts = {"messages": ready + delayed + held, "messages_ready": ready, "messages_unacknowledged": held}
+    counts = {"messages": ready + delayed + in_flight, "messages_ready": ready, "messages_unacknowledged": in_flight}
     shown |= api.rates.details(("queue", full), counts)
     if queue.put or queue.delivered:
         counts = {"publish": queue.put, "deliver_get": queue.delivered, "ack": queue.acked}
@@ -118,8 +118,8 @@ def _source(api: Management, access: Access, source: Source, basic: bool) -> Sho
     shown |= {"effective_policy_definition": {}, "operator_policy": None, "consumers": consumers}
     counts = {"messages": ready, "messages_ready": ready}
     if on_topic is not None:
-        held = access.topic_queues.counts(names.full(source.name)).held
-        counts = {"messages": ready + held, "messages_ready": ready, "messages_unacknowledged": held}
+        in_flight = access.topic_queues.counts(names.full(source.name)).in_flight
+        counts = {"messages": ready + in_flight, "messages_ready": ready, "messages_unacknowledged": in_flight}
     return shown | api.rates.details(("queue", names.full(source.name)), counts)
 
 

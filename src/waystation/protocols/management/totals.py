@@ -22,10 +22,10 @@ AT_ONCE = 1_000
 class Total:
     """What the queues of a virtual host have together."""
 
-    __slots__ = ("acked", "consumers", "delayed", "delivered", "held", "put", "queues", "ready")
+    __slots__ = ("acked", "consumers", "delayed", "delivered", "in_flight", "put", "queues", "ready")
 
     def __init__(self) -> None:
-        self.queues = self.consumers = self.ready = self.delayed = self.held = 0
+        self.queues = self.consumers = self.ready = self.delayed = self.in_flight = 0
         self.put = self.delivered = self.acked = 0
 
     def add(self, other: Total) -> None:
@@ -40,14 +40,14 @@ class Total:
         self.consumers += queue.consumers
         self.ready += queue.ready
         self.delayed += queue.delayed
-        self.held += queue.held
+        self.in_flight += queue.in_flight
 
     @property
     def messages(self) -> dict[str, int]:
         return {
-            "messages": self.ready + self.delayed + self.held,
+            "messages": self.ready + self.delayed + self.in_flight,
             "messages_ready": self.ready,
-            "messages_unacknowledged": self.held,
+            "messages_unacknowledged": self.in_flight,
         }
 
     @property

@@ -332,7 +332,7 @@ class Ledger:
     def release(
         self, consumer: str, runs: Sequence[Run], until_ms: int | None = None, *, forgiven: bool = False
     ) -> Outcome:
-        """The consumer gives them back: ready at once, or delayed until a time (a retry that backs off). `forgiven`: it
+        """The consumer requeues them: ready at once, or delayed until a time (a retry that backs off). `forgiven`: it
         was no failure, and counts towards no limit."""
         outcome = Outcome()
         for first, count in self._end_in_flight(consumer, runs, outcome.unknown):

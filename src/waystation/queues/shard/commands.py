@@ -72,7 +72,7 @@ class HandedOut(msgspec.Struct, array_like=True, tag=7, frozen=True, gc=False):
 
 
 class Delay(msgspec.Struct, array_like=True, tag=8, frozen=True, gc=False):
-    """Given back, not to be delivered before a time."""
+    """Requeued, not to be delivered before a time."""
 
     queue: int
     until_ms: int
@@ -90,7 +90,7 @@ class Bury(msgspec.Struct, array_like=True, tag=9, frozen=True, gc=False):
 
 
 class Forgive(msgspec.Struct, array_like=True, tag=10, frozen=True, gc=False):
-    """Given back without fault: one delivery more than the limit says."""
+    """Requeued without fault: one delivery more than the limit says."""
 
     queue: int
     runs: list[Run]

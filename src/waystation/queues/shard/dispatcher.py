@@ -64,7 +64,7 @@ class Dispatcher:
             for tier in _tiers(feeds):
                 left = _serve(queue, ledger, tier, since_ms, left)
         finally:
-            self._arm(queue)  # whatever happened, holds that were begun have an end
+            self._arm(queue)  # whatever happened, visibility timeouts that were begun have an end
         if left <= 0:
             self.wake(queue)
 

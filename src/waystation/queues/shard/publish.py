@@ -74,7 +74,7 @@ def check_room(queue: Queue, count: int, size: int, coming: Coming) -> None:
     length, content = len(queue), queue.bytes
     if settings.overflow == "reject-dead-letter":  # then what it refused is here for a moment
         length, content = length - len(queue.deaths or ()), content - queue.dead_bytes
-    if settings.queue_type is not None and queue.ledger is not None:  # as in RabbitMQ, what is held does not count
+    if settings.queue_type is not None and queue.ledger is not None:  # as in RabbitMQ, what is in flight does not count
         length = queue.ledger.ready + queue.ledger.delayed
     too_long = settings.max_length is not None and length + coming.count + count > settings.max_length
     too_big = settings.max_bytes is not None and content + coming.bytes + size > settings.max_bytes
@@ -101,7 +101,7 @@ def _delayed(queue: Queue) -> int:
 
 
 def drop_overflow(queue: Queue, waited: int) -> list[Run]:
-    """The oldest ready messages make room, where the queue says so; returns which. What is held does not count.
+    """The oldest ready messages make room, where the queue says so; returns which. What is in flight does not count.
 
     `waited`: how many were ready before the present publish. No more go than that: nothing that was just put.
     """

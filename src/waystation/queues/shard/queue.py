@@ -59,7 +59,7 @@ class Queue:
         self.ids: UsedIds | None = None
         self.deaths: dict[int, Death] | None = None
         self.feeds: list[QueueFeed] | None = None  # the consumers, those with higher priorities first
-        self.beside: list[QueueFeed] | None = None  # those that hold or take messages, but count as no consumers
+        self.beside: list[QueueFeed] | None = None  # those that have or take messages, but count as no consumers
         self.gone_chunks: list[int] | None = None
         self.waiting_room: deque[asyncio.Future[None]] | None = None  # publishers that wait until there is room
         self.owner: str | None = None

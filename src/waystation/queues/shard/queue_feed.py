@@ -211,7 +211,7 @@ class QueueFeed:
         return self.shard.renew(self.queue, self.consumer, runs, visibility_timeout_ms, deliveries)
 
     def retire(self) -> None:
-        """It gets no more and is no consumer any more; what it holds is its own to settle, until it goes."""
+        """It gets no more and is no consumer any more; what is in flight to it is its own to settle, until it goes."""
         if self.closed or self.silent:
             return
         self.silent = True
@@ -251,7 +251,7 @@ class QueueFeed:
             self._tell(error)
 
     def drop(self, error: WaystationError) -> None:
-        """Another broker has the queue: that ends the consumer as a crash would. Nothing is given back or written, and
+        """Another broker has the queue: that ends the consumer as a crash would. Nothing is requeued or written, and
         the queue is not deleted with its last consumer."""
         if not self.closed:
             self.closed = True
@@ -348,8 +348,8 @@ class Getter(QueueFeed):
             return future.result() if future.done() else []
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:
-                # They came in the moment in which whoever waited gave up: without this, only the end of the hold
-                # would bring them back.
+                # They came in the moment in which whoever waited gave up: without this, only the end of the visibility
+                # timeout would bring them back.
                 with contextlib.suppress(StorageFailed):
                     self.settle(Verdict.RELEASE, [(delivered.tag, 1) for delivered in future.result()])
             raise
@@ -362,7 +362,8 @@ class Getter(QueueFeed):
             self._give_way()
 
     def _give_way(self) -> None:
-        """Where only one consumer is active, one that neither waits nor holds anything is not in the others' way."""
+        """Where only one consumer is active, one that neither waits nor has anything in flight is not in the others'
+        way."""
         ledger = self.queue.ledger
         if ledger is None or self.closed:
             return

@@ -110,7 +110,7 @@ class QueueReader(QueueFeed):
         return taken
 
     def _as_fits(self, piece: list[Run], room: int, at_least: int) -> list[Run]:
-        """The first entries of a piece that fit; the others are given back."""
+        """The first entries of a piece that fit; the others are requeued."""
         fits: list[Run] = []
         for first, count in piece:
             for entry in range(first, first + count):
@@ -132,7 +132,7 @@ class QueueReader(QueueFeed):
         error: str | None = None,
         deliveries: int = 0,
     ) -> Settled:
-        """`ack` ends entries for good, `release` gives them back; a reader has no other verdicts. What is claimed is
+        """`ack` ends entries for good, `release` requeues them; a reader has no other verdicts. What is claimed is
         not delivered, so that there is nothing to tell apart by `deliveries`."""
         if self.closed:
             return Settled(None, list(runs))

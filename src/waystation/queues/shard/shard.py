@@ -2,11 +2,12 @@
 
 A change is written to the log and applied in memory in one go, on the loop's thread; whoever asked for it is answered
 when the log is durable up to there (the receipt). What somebody asks for is written first, so that a disk that refuses
-leaves nothing behind: a publish, and a verdict too, for what the consumer really holds. What time does, or a consumer
-that goes, happens in memory anyway; it is written with the next command if the disk refuses now.
+leaves nothing behind: a publish, and a verdict too, for what is really in flight to the consumer. What time does, or a
+consumer that goes, happens in memory anyway; it is written with the next command if the disk refuses now.
 
 Invariants:
-- What memory says is what a replay of the log would say, but for holds (nobody holds anything after a restart) and the
+- What memory says is what a replay of the log would say, but for visibility timeouts (nothing is in flight after a
+  restart) and the
   last deliveries that were noted.
 - A transaction's commands are written when they are made, and mean nothing until its marker says that it committed.
   What it takes from a queue is out of reach of others until then.
@@ -464,7 +465,7 @@ class Shard(Upkeep):
     def renew(
         self, queue: Queue, consumer: str, runs: Sequence[Run], visibility_timeout_ms: int, deliveries: int = 0
     ) -> list[Run]:
-        """More time for what a consumer holds; returns what it does not hold. `deliveries`: see `settle`."""
+        """More time for what is in flight to a consumer; returns what is not. `deliveries`: see `settle`."""
         check_visibility_timeout(visibility_timeout_ms)
         stale: list[Run] = []
         ledger = queue.open_ledger()
@@ -486,22 +487,22 @@ class Shard(Upkeep):
         error: str | None = None,
         deliveries: int = 0,
     ) -> Settled:
-        """A consumer's verdict on what it holds. It is written before it takes effect: StorageFailed means that it is
-        held as before. `deliveries`: which delivery of these messages is meant, as it was counted when they were handed
-        out; another one is not this one's to settle. 0: whichever it is."""
+        """A consumer's verdict on what is in flight to it. It is written before it takes effect: StorageFailed means
+        that it is in flight as before. `deliveries`: which delivery of these messages is meant, as it was counted when
+        they were handed out; another one is not this one's to settle. 0: whichever it is."""
         check_delay(delay_ms)
         now_ms = self.world.clock.now_ms()
         unknown: list[Run] = []
         stale: list[Run] = []
         ledger = queue.open_ledger()
-        held = ledger.in_flight_of(consumer, ledger.of_delivery(runs, deliveries, stale), unknown)
+        in_flight = ledger.in_flight_of(consumer, ledger.of_delivery(runs, deliveries, stale), unknown)
         unknown = _all_of(unknown, stale)
         if verdict is Verdict.ACK:
-            receipt = self._acknowledge(queue, consumer, held)
+            receipt = self._acknowledge(queue, consumer, in_flight)
         elif verdict is Verdict.KILL:
-            receipt = self._kill(queue, consumer, held, error, now_ms)
+            receipt = self._kill(queue, consumer, in_flight, error, now_ms)
         else:
-            waits = self._waits(queue, verdict, held, delay_ms, now_ms)
+            waits = self._waits(queue, verdict, in_flight, delay_ms, now_ms)
             receipt = self._release(queue, consumer, waits, error, now_ms, forgiven=verdict is Verdict.RELEASE)
         self._settled(queue)
         if self.tracing is not None:
@@ -509,32 +510,34 @@ class Shard(Upkeep):
             self.tracing.settled(queue, verdict.value, runs, *kept, consumer=consumer, unknown=unknown)
         return Settled(receipt, unknown)
 
-    def _acknowledge(self, queue: Queue, consumer: str, held: Sequence[Run]) -> Receipt | None:
-        if not held:
+    def _acknowledge(self, queue: Queue, consumer: str, in_flight: Sequence[Run]) -> Receipt | None:
+        if not in_flight:
             return None
-        receipt = self.log.write([Done(queue.id, joined(held))]).receipt
+        receipt = self.log.write([Done(queue.id, joined(in_flight))]).receipt
         self.note_use(queue)
-        done = queue.open_ledger().ack(consumer, held).done
+        done = queue.open_ledger().ack(consumer, in_flight).done
         queue.acked += count_of(done)
         self._done(queue, done)
         return receipt
 
-    def _kill(self, queue: Queue, consumer: str, held: Sequence[Run], error: str | None, now_ms: int) -> Receipt | None:
-        if not held:
+    def _kill(
+        self, queue: Queue, consumer: str, in_flight: Sequence[Run], error: str | None, now_ms: int
+    ) -> Receipt | None:
+        if not in_flight:
             return None
-        receipt = self.log.write(self.burial(queue, joined(held), REJECTED, error, now_ms)).receipt
+        receipt = self.log.write(self.burial(queue, joined(in_flight), REJECTED, error, now_ms)).receipt
         self.note_use(queue)
-        self._buried(queue, queue.open_ledger().reject(consumer, held).done, REJECTED, error, now_ms)
+        self._buried(queue, queue.open_ledger().reject(consumer, in_flight).done, REJECTED, error, now_ms)
         return receipt
 
     def _waits(
-        self, queue: Queue, verdict: Verdict, held: Sequence[Run], delay_ms: int | None, now_ms: int
+        self, queue: Queue, verdict: Verdict, in_flight: Sequence[Run], delay_ms: int | None, now_ms: int
     ) -> Iterable[tuple[int | None, Sequence[Run]]]:
         """Until when each of these waits for its next delivery; None: not at all."""
         settings = queue.settings
         if verdict is Verdict.RELEASE or delay_ms is not None or not settings.retry_base_ms:
-            return [(now_ms + delay_ms if delay_ms else None, held)]
-        return retries(queue.open_ledger(), held, RetryRule.of(settings), now_ms, self.world.random).items()
+            return [(now_ms + delay_ms if delay_ms else None, in_flight)]
+        return retries(queue.open_ledger(), in_flight, RetryRule.of(settings), now_ms, self.world.random).items()
 
     def _release(
         self,
@@ -574,7 +577,8 @@ class Shard(Upkeep):
         self._settled(queue)
 
     def detach(self, queue: Queue, consumer: str, *, forgiven: bool = False) -> None:
-        """A consumer goes; what it held is delivered to others. `forgiven`: that was no failure of theirs."""
+        """A consumer goes; what was in flight to it is redelivered to others. `forgiven`: that was no failure of
+        theirs."""
         if queue.ledger is None:
             return
         now_ms = self.world.clock.now_ms()
@@ -603,9 +607,9 @@ class Shard(Upkeep):
     def take(
         self, queue: Queue, consumer: str | None, runs: Sequence[Run], producer: Producer, deliveries: int = 0
     ) -> list[Run]:
-        """Ends entries in a transaction: those that `consumer` holds, or (None) ones that the broker has taken out.
+        """Ends entries in a transaction: those in flight to `consumer`, or (None) ones that the broker has taken out.
 
-        Returns what the consumer does not hold; then nothing was done. `deliveries`: see `settle`.
+        Returns what is not in flight to the consumer; then nothing was done. `deliveries`: see `settle`.
         """
         if consumer is not None:
             ledger = queue.open_ledger()

@@ -169,9 +169,9 @@ class Upkeep:
         due_ms = ledger.next_ms()
         if due_ms is not None:
             self.calendar.arm(queue.id, due_ms)
-        held_ms = ledger.next_visibility_ms()
-        if held_ms is not None:
-            self.alarm.arm(queue.id, held_ms)
+        visibility_ms = ledger.next_visibility_ms()
+        if visibility_ms is not None:
+            self.alarm.arm(queue.id, visibility_ms)
 
     def _ring(self, queue_id: int) -> None:
         """A moment of the wall clock has come for a queue."""

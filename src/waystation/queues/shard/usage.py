@@ -9,7 +9,8 @@ from __future__ import annotations
 from waystation.queues.shard.queue import Queue
 
 Usage = tuple[int, int, int, int, int, int, int]
-"""Put, delivered, acked, dead, which only grow; ready, delayed, held. A bare tuple: made for every queue in use."""
+"""Put, delivered, acked, dead, which only grow; ready, delayed, in flight. A bare tuple: made for every queue in
+use."""
 GROWING = 4
 NOTHING: Usage = (0, 0, 0, 0, 0, 0, 0)
 
@@ -25,7 +26,7 @@ def usage_of(queue: Queue) -> Usage:
 
 
 def levels_of(usage: Usage) -> tuple[int, int, int]:
-    """Ready, delayed, held."""
+    """Ready, delayed, in flight."""
     return usage[4], usage[5], usage[6]
 
 

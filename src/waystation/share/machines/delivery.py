@@ -1,7 +1,7 @@
-"""One partition of a topic, as one share group consumes it: which records may be handed out, are held, are done.
+"""One partition of a topic, as one share group consumes it: which records may be handed out, are in flight, are done.
 
     below `start`   everything is done: the group never comes back to it
-    start … end     the window: admitted to the ledger, each record ready, held, done or dying
+    start … end     the window: admitted to the ledger, each record ready, in flight, done or dying
     from `end` on   not looked at yet
 
 The ledger is what consumers see and lives in memory; the marks are what the log remembers (`share_marks`): done, dying,
@@ -61,7 +61,7 @@ class Settled(msgspec.Struct):
     unknown: list[Run] = msgspec.field(default_factory=list)
     deaths: list[Death] = msgspec.field(default_factory=list)
     returned: list[Run] = msgspec.field(default_factory=list)
-    """Time only: what nobody holds any longer, dead or not."""
+    """Time only: what is not in flight any longer, dead or not."""
 
 
 class SharePartition:
@@ -80,7 +80,7 @@ class SharePartition:
         self.ledger = Ledger(max_deliveries=max_deliveries)
         self.marks = Marks()
         self.dead_again: list[Death] = []
-        """Found when they were admitted: they died before a crash, or came back from it once too often."""
+        """Found when they were admitted: they died before a crash, or were requeued by it once too often."""
         at = saved.start
         for gap, count, mark in saved.marks:
             at += gap
@@ -174,7 +174,7 @@ class SharePartition:
         return False  # found again in the same way after a crash
 
     def log_begins_at(self, offset: int) -> bool:
-        """What was below is gone from the topic's log, held or not. Says whether there is something to write."""
+        """What was below is gone from the topic's log, in flight or not. Says whether there is something to write."""
         if offset <= self.start:
             return False
         if offset < self.end:
@@ -188,7 +188,7 @@ class SharePartition:
         return True
 
     def reset(self, start: int, epoch: int) -> None:
-        """An administrator's wish: from here on, as if nothing had been handed out. Nobody holds anything."""
+        """An administrator's wish: from here on, as if nothing had been handed out. Nothing is in flight."""
         self.start = self.end = self._marked_end = start
         self.epoch = epoch
         self.marks = Marks()
@@ -205,7 +205,7 @@ class SharePartition:
         return grants
 
     def touch(self, consumer: str, runs: Sequence[Run], now_ms: int, visibility_timeout_ms: int) -> list[Run]:
-        """More time; returns what is not held."""
+        """More time; returns what is not in flight."""
         return self.ledger.touch(consumer, runs, now_ms, visibility_timeout_ms)
 
     # -- verdicts ----------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class SharePartition:
                     self.marks.clear(run.first, run.end)
 
     def detach(self, consumer: str) -> Settled:
-        """The consumer goes; what it held comes back."""
+        """The consumer goes; what was in flight to it is requeued."""
         settled = Settled()
         self._die(self.ledger.detach(consumer).exhausted, LIMIT, settled)
         return settled

@@ -8,7 +8,7 @@ from waystation.errors import Conflict, Full, Invalid, NotFound
 
 
 class InvalidRecordState(Conflict):
-    """The member does not hold the record: it was settled already, its lock ran out, or another member has it."""
+    """The record is not in flight to the member: it was settled already, its lock ran out, or another member has it."""
 
     kafka_code: ClassVar[str | None] = "INVALID_RECORD_STATE"
 

@@ -7,8 +7,8 @@ heartbeat that brings it up to date carries the assignment. Members by connectio
 the group itself divides what there is among them.
 
 Members by heartbeat (Kafka's share consumers) have a session that ends when they are silent for too long; others (feeds
-of our own protocols) are there as long as their connection. Membership is not kept over a restart: then nobody holds
-anything, and members join again.
+of our own protocols) are there as long as their connection. Membership is not kept over a restart: then nothing is in
+flight, and members join again.
 
 No I/O, no clock: calls are told the (monotonic) time, `next_deadline_ms` says when `tick` wants to be called.
 """

@@ -2,7 +2,7 @@
 
 A session belongs to one member of one group; its requests are numbered (the epoch), so that a lost or doubled one is
 noticed. It is a cache: after a restart the member is told that there is none, and begins anew. When it ends, what the
-member holds goes back to the group (the owner of the sessions sees to that).
+member has in flight goes back to the group (the owner of the sessions sees to that).
 
 Pure. Used by the Kafka protocol's ShareFetch and ShareAcknowledge.
 """

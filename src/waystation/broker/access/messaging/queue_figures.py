@@ -25,7 +25,7 @@ class QueueFigures(msgspec.Struct, frozen=True, gc=False):
     bytes: int
     ready: int
     delayed: int
-    held: int
+    in_flight: int
     put: int
     delivered: int
     acked: int
@@ -50,7 +50,7 @@ class QueueFigureAccess(Family):
             return None
         found = place[1]
         ledger = found.ledger
-        ready, delayed, held = (0, 0, 0) if ledger is None else (ledger.ready, ledger.delayed, ledger.in_flight)
+        ready, delayed, in_flight = (0, 0, 0) if ledger is None else (ledger.ready, ledger.delayed, ledger.in_flight)
         return QueueFigures(
             settings=found.settings,
             owner=found.owner,
@@ -58,7 +58,7 @@ class QueueFigureAccess(Family):
             bytes=found.bytes,
             ready=ready,
             delayed=delayed,
-            held=held,
+            in_flight=in_flight,
             put=found.put,
             delivered=found.delivered,
             acked=found.acked,

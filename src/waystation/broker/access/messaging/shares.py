@@ -64,7 +64,7 @@ class ShareAccess(Family):
         return partition
 
     def begin_session(self, group: SharedGroup | OtherShareGroup, member_id: str) -> ShareSession:
-        """A session from its first request on; what an earlier one of the member had in flight is given back. (Of a
+        """A session from its first request on; what an earlier one of the member had in flight is requeued. (Of a
         group that another node coordinates, the caller does that.)"""
         self._ask("read", "group", group.id)
         if isinstance(group, SharedGroup):

@@ -1,4 +1,4 @@
-"""ShareAcknowledge (KIP-932): what became of records that a share consumer holds, answered when it is durable."""
+"""ShareAcknowledge (KIP-932): what became of records in flight to a share consumer, answered when it is durable."""
 
 from __future__ import annotations
 

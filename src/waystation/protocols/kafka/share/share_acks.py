@@ -1,7 +1,7 @@
 """Acknowledgements of a share consumer, as they stand in ShareFetch and ShareAcknowledge: checked, then applied.
 
 Each batch names a range of offsets and one type for all of them, or a type for each. Per partition: a batch that makes
-no sense refuses all; records that the member does not hold are left alone and reported.
+no sense refuses all; records that are not in flight to the member are left alone and reported.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 
 VERDICTS = {GAP: Verdict.ACK, ACCEPT: Verdict.ACK, RELEASE: Verdict.RELEASE, REJECT: Verdict.KILL}
 MAX_OFFSETS = 1_000_000
-"""In the batches of one partition: far more than anybody can hold."""
+"""In the batches of one partition: far more than anybody can have in flight."""
 
 Acks = dict[TopicPartition, Sequence[Any]]
 Typed = tuple[int, int, int]

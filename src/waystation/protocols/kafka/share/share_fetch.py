@@ -143,7 +143,7 @@ def _begin(call: Call, group: SharedGroup | OtherShareGroup, has_acks: bool) -> 
         raise InvalidShareRequest("acknowledgements in the first fetch of a session: nothing is in flight yet")
     shares = call.access.shares
     session = shares.begin_session(group, request.member_id)
-    # A consumer that dies takes its connection with it, and what it holds goes to the others at once.
+    # A consumer that dies takes its connection with it, and what is in flight to it goes to the others at once.
     call.at_close[session.key] = lambda: shares.end_session(session)
     return session
 

@@ -148,7 +148,7 @@ def open_inbox(session: NativeSession, command: OpenInbox) -> str:
 
 
 class _Inbox:
-    """An inbox as a feed: there is nothing to credit, hold or settle."""
+    """An inbox as a feed: there is nothing to credit or settle."""
 
     def __init__(self, close: Callable[[], None]) -> None:
         self.close = close

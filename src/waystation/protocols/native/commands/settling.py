@@ -1,6 +1,6 @@
 """Verdicts: neighbours in one read of the socket that say the same of one consumer's messages become one call.
 
-Each is answered separately, with what of its own messages was not held.
+Each is answered separately, with what of its own messages was not in flight.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from waystation.protocols.native.session import NativeSession
 
 MAX_TAGS = 100_000
-"""Tags in one verdict: as many as one `get` can give. Somebody may name what nobody holds, and it is looked for."""
+"""Tags in one verdict: as many as one `get` can give. Somebody may name what is not in flight, and it is looked for."""
 
 
 def settles_together(commands: Sequence[AnyCommand], at: int) -> int:
@@ -88,7 +88,7 @@ def _settle_in_transaction(session: NativeSession, command: Settle) -> None:
     feed = session.consumer(command.consumer).feed
 
     async def work() -> SettleAnswer:
-        # The broker refuses what is not a queue's, and does nothing if one of them is not held.
+        # The broker refuses what is not a queue's, and does nothing if one of them is not in flight.
         await transaction.settle(feed, command.runs, command.deliveries)  # type: ignore[arg-type]
         session.meter.acked += count_of(command.runs)
         return SettleAnswer()

@@ -31,7 +31,7 @@ from waystation.protocol import (
 )
 from waystation.protocols.native.plain_actions.plain_message import from_plain, to_plain
 from waystation.protocols.native.plain_actions.plain_subscriptions import (
-    MAX_HELD,
+    MAX_IN_FLIGHT,
     PlainSubscription,
     PlainSubscriptions,
     check_fields,
@@ -90,13 +90,13 @@ class Wanting:
 class PlainConsumer:
     """A consumer id, as this connection knows it."""
 
-    __slots__ = ("done", "held", "members", "waiting", "wanting")
+    __slots__ = ("done", "in_flight", "members", "waiting", "wanting")
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}  # by subscription
         self.waiting: deque[tuple[Member, Delivered]] = deque()  # delivered to us, not yet asked for
         self.wanting: deque[Wanting] = deque()
-        self.held: dict[str, tuple[Member, int]] = {}  # message id → who holds it, under which tag
+        self.in_flight: dict[str, tuple[Member, int]] = {}  # message id → to whom, under which tag
         self.done: dict[str, None] = {}  # ids that were acknowledged by being delivered
 
 
@@ -198,23 +198,23 @@ class PlainActions:
         consumer_id = text_of(line, "consumer_id")
         message_id = text_of(line, "message_id")
         consumer = self._consumers.get(consumer_id)
-        held = consumer.held.pop(message_id, None) if consumer is not None else None
-        if consumer is not None and held is None and message_id in consumer.done:
+        known = consumer.in_flight.pop(message_id, None) if consumer is not None else None
+        if consumer is not None and known is None and message_id in consumer.done:
             del consumer.done[message_id]
             if verdict == "ack":
                 fill({"status": "success", "error": None})
                 return
-        if held is None:
-            fill(_not_held(message_id, consumer_id))
+        if known is None:
+            fill(_not_in_flight(message_id, consumer_id))
             return
         error = line.get("reason")
-        member, tag = held
+        member, tag = known
 
         def told(outgoing: Answer | Failure) -> None:
             if isinstance(outgoing, Failure):
                 fill(_failed(outgoing))
             elif outgoing.value.unknown:
-                fill(_not_held(message_id, consumer_id))
+                fill(_not_in_flight(message_id, consumer_id))
             else:
                 fill({"status": "success", "error": None})
 
@@ -260,7 +260,7 @@ class PlainActions:
         self._ask(subscription.command(member.number), told)
 
     def drop(self, subscription: PlainSubscription) -> None:
-        """The subscription is over; what is held under it is for others."""
+        """The subscription is over; what is in flight under it is for others."""
         consumer = self._consumers.get(subscription.consumer_id)
         member = consumer.members.get(subscription.id) if consumer is not None else None
         if member is not None:
@@ -336,7 +336,7 @@ class PlainActions:
                 feed = self._session.consumer(member.number).feed
                 if feed is None or feed.touch([(delivered.tag, 1)]):
                     continue  # it waited here for too long and is not ours any more
-                _remember(consumer.held, message_id, (member, delivered.tag))
+                _remember(consumer.in_flight, message_id, (member, delivered.tag))
             found.append(to_plain(delivered))
         return found
 
@@ -348,7 +348,7 @@ PLAIN_NUMBERS = 2**40
 def _remember(where: dict[str, Any], id: str, what: Any) -> None:
     where.pop(id, None)
     where[id] = what
-    if len(where) > MAX_HELD:
+    if len(where) > MAX_IN_FLIGHT:
         del where[next(iter(where))]
 
 
@@ -356,7 +356,7 @@ def _failed(failure: Failure) -> dict[str, Any]:
     return {"status": "error", "error": failure.text, "error_type": failure.error}
 
 
-def _not_held(message_id: str, consumer_id: str) -> dict[str, Any]:
+def _not_in_flight(message_id: str, consumer_id: str) -> dict[str, Any]:
     return {
         "status": "error",
         "error": f"message {message_id!r} is not in flight at consumer {consumer_id!r} on this connection: it was"

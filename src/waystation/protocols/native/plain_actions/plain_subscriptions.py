@@ -13,7 +13,7 @@ from waystation.protocol import Subscribe
 
 MAX_SUBSCRIPTIONS = 100_000
 MAX_UNACKED = 100
-MAX_HELD = 100_000
+MAX_IN_FLIGHT = 100_000
 """Messages per consumer whose ids are remembered until they are acknowledged; the oldest are forgotten first."""
 
 
@@ -48,7 +48,7 @@ class PlainSubscription:
         if mode not in MODES:
             raise Invalid(f"delivery_mode: must be one of {', '.join(MODES)}")
         self.auto_ack = _auto_ack(given.get("auto_ack"), mode)
-        self.max_unacked = count_of(given, "max_unacked", MAX_UNACKED, MAX_HELD)
+        self.max_unacked = count_of(given, "max_unacked", MAX_UNACKED, MAX_IN_FLIGHT)
         self.start = given.get("start", "earliest")
         if self.start not in ("earliest", "latest"):
             raise Invalid("start: must be 'earliest' or 'latest'")
