@@ -124,7 +124,7 @@ class Verb:
     alarm: str = ALARM
     replicas: str = REPLICAS
     stored: int = 0
-    """The protocol holds publishers back, and so many offsets are taken by what they have sent until then."""
+    """The protocol blocks publishers, and so many offsets are taken by what they have sent until then."""
 
     def __str__(self) -> str:
         return f"{self.entry}: {self.how}"
@@ -221,7 +221,7 @@ def amqp(*, exchange: bool, confirms: bool = True, tx: bool = False) -> Try:
                 channel.tx_select()
             elif confirms:
                 channel.confirm_delivery()
-            for _ in range(2):  # the first may be stored before the client is held back
+            for _ in range(2):  # the first may be stored before the client is blocked
                 channel.basic_publish(target, key, b"x")
                 if tx:
                     channel.tx_commit()

@@ -1,4 +1,4 @@
-"""Consumers that go first, that are retired but still hold messages, and getters that nobody counts."""
+"""Consumers that go first, that are retired but still have messages in flight, and getters that nobody counts."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ async def test_an_auto_deleted_queue_goes_when_its_last_consumer_retires(machine
     assert "brief" in broker.queues
     two.feed.retire()
     assert "brief" not in broker.queues
-    held = one if one.got else two
-    assert held.feed.settle(Verdict.ACK, [(0, 1)]).unknown == [(0, 1)]
+    busy = one if one.got else two
+    assert busy.feed.settle(Verdict.ACK, [(0, 1)]).unknown == [(0, 1)]
     assert (one.ended, two.ended) == ([], []), "who retired expects no word"
     await broker.queues.declare("brief", QueueSettings(auto_delete=True))
     one.feed.close()

@@ -19,7 +19,7 @@ def _payloads(broker: Broker, queue: str) -> list[bytes]:
 
 
 @on_a_machine
-async def test_an_ack_of_something_not_held_leaves_the_rest_held(machine: Machine) -> None:
+async def test_an_ack_of_something_not_in_flight_leaves_the_rest_in_flight(machine: Machine) -> None:
     broker = machine.broker
     await broker.queues.declare("in")
     await put(broker, "in", b"0", b"1", b"2")

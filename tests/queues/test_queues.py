@@ -80,7 +80,7 @@ async def test_a_deleted_queue_ends_its_consumers_and_stays_deleted(machine: Mac
 
 
 @on_a_machine
-async def test_purging_leaves_what_is_held(machine: Machine) -> None:
+async def test_purging_leaves_what_is_in_flight(machine: Machine) -> None:
     await machine.broker.queues.declare("jobs")
     await put(machine.broker, "jobs", b"one", b"two", b"three")
     await put(machine.broker, "jobs", b"later", delay_ms=1000)

@@ -134,7 +134,7 @@ def test_two_members_get_their_shares(tmp_path: Path) -> None:
     run(story())
 
 
-def test_released_goes_to_another_and_prefetch_bounds_what_is_held(tmp_path: Path) -> None:
+def test_released_goes_to_another_and_prefetch_bounds_what_is_in_flight(tmp_path: Path) -> None:
     async def story() -> None:
         async with small_broker(tmp_path) as broker:
             await broker.topics.create("t", 2)

@@ -152,13 +152,13 @@ class Story:
         assert one.source == "t"
         self.seen[value] = one.deliveries
         desk.heard.append(one)
-        desk.holds.append(one)
+        desk.in_flight.append(one)
 
     async def settle(self, broker: Broker) -> None:
         await self.hear(broker)
         for desk in self.desks:
-            self.dice.shuffle(desk.holds)
-            some = [desk.holds.pop() for _ in range(self.dice.randint(0, len(desk.holds)))]
+            self.dice.shuffle(desk.in_flight)
+            some = [desk.in_flight.pop() for _ in range(self.dice.randint(0, len(desk.in_flight)))]
             verdict = self.dice.choice([Verdict.ACK, Verdict.ACK, Verdict.RELEASE, Verdict.REJECT, Verdict.KILL])
             settled = desk.settle(verdict, *some)
             assert settled.unknown == []
@@ -207,7 +207,7 @@ class Story:
         self.killed -= gone  # unless its letter was written before
         await self.hear(broker)  # what had been sent before, too
         for desk in self.desks:
-            desk.holds = [one for one in desk.holds if one.message.payload not in gone]
+            desk.in_flight = [one for one in desk.in_flight if one.message.payload not in gone]
 
     async def visit(self, broker: Broker) -> None:
         """Kafka's consumers have the group for themselves, and see what its isolation level lets them see. What they
@@ -227,7 +227,7 @@ class Story:
         settled is forgotten, awaited or not."""
         await self.hear(broker)
         for desk in self.desks:
-            some = [desk.holds.pop() for _ in range(self.dice.randint(0, len(desk.holds)))]
+            some = [desk.in_flight.pop() for _ in range(self.dice.randint(0, len(desk.in_flight)))]
             assert desk.settle(Verdict.ACK, *some).unknown == []
             self._over(Verdict.ACK, some)
         [partition] = broker.topics.get(SHARE_TOPIC).partitions
@@ -253,9 +253,9 @@ class Story:
             while not done():
                 await self.hear(broker)
                 for desk in self.desks:
-                    if desk.holds:
-                        desk.settle(Verdict.ACK, *desk.holds)
-                        desk.holds.clear()
+                    if desk.in_flight:
+                        desk.settle(Verdict.ACK, *desk.in_flight)
+                        desk.in_flight.clear()
                 for desk in self.desks:
                     desk.feed.credit(10)
                 await asyncio.sleep(0)
@@ -274,12 +274,12 @@ class Story:
 
 
 class Teller(Desk):
-    """A consumer that remembers what was looked at, and what it holds."""
+    """A consumer that remembers what was looked at, and what is in flight to it."""
 
     def __init__(self) -> None:
         super().__init__()
         self.heard: list[Delivered] = []
-        self.holds: list[Delivered] = []
+        self.in_flight: list[Delivered] = []
 
 
 SEEDS = range(25)

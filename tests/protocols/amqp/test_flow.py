@@ -1,4 +1,4 @@
-"""Who is too fast or too slow: publishers are held back, consumers are not fed, and nobody else feels it."""
+"""Who is too fast or too slow: publishers are blocked, consumers are not fed, and nobody else feels it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Entry:
     expires_at: int | None  # None, too, when it has passed
     deliveries: int
     limit: int
-    holder: str | None = None
+    consumer: str | None = None
     deadline: int = 0
     overdue: bool = False
 
@@ -50,8 +50,8 @@ class Naive:
         ready = [entry for entry in self.entries.values() if entry.state is State.READY]
         return sorted(ready, key=lambda entry: (-entry.priority, entry.id))
 
-    def held_by(self, consumer: str) -> list[Entry]:
-        return [entry for entry in self.entries.values() if entry.holder == consumer]
+    def in_flight_to(self, consumer: str) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.consumer == consumer]
 
     def some(self, runs: Iterable[Run]) -> list[Entry]:
         """The entries of some runs, which may reach over everything there is."""
@@ -77,10 +77,10 @@ class Naive:
         if self.single_active and consumer not in self.aside and consumer != self.active:
             return []
         if self.prefetch[consumer]:
-            count = min(count, self.prefetch[consumer] - len(self.held_by(consumer)))
+            count = min(count, self.prefetch[consumer] - len(self.in_flight_to(consumer)))
         taken = self.in_line()[: max(0, count)]
         for entry in taken:
-            entry.state, entry.holder, entry.deadline = State.IN_FLIGHT, consumer, deadline
+            entry.state, entry.consumer, entry.deadline = State.IN_FLIGHT, consumer, deadline
             entry.deliveries += 1
         return taken
 
@@ -89,14 +89,14 @@ class Naive:
 
     def die(self, entry: Entry) -> None:
         if self.keeps_dead:
-            entry.state, entry.holder = State.LEAVING, None
+            entry.state, entry.consumer = State.LEAVING, None
         else:
             self.end(entry)
 
     def come_back(self, entries: Iterable[Entry], until: int | None = None) -> Came:
         came = Came(set(), set(), set())
         for entry in list(entries):
-            entry.holder = None
+            entry.consumer = None
             limit = entry.limit or self.max_deliveries
             if entry.overdue:
                 self.die(entry)
@@ -139,5 +139,5 @@ class Naive:
         self.aside.clear()
         for entry in self.entries.values():
             if entry.state is State.IN_FLIGHT:
-                entry.state, entry.holder = State.READY, None
+                entry.state, entry.consumer = State.READY, None
                 self.back_by_other_ways(entry)

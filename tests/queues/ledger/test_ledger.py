@@ -70,7 +70,7 @@ def test_only_the_first_consumer_is_served_where_one_alone_may_be_active() -> No
     assert acquire(ledger, "second", 1) == [(1, 1, 2)]
 
 
-def test_a_consumer_holds_no_more_than_its_prefetch() -> None:
+def test_a_consumer_has_no_more_in_flight_than_its_prefetch() -> None:
     ledger = queue_of(100)
     ledger.attach("c", prefetch=10)
     assert acquire(ledger, "c", 50) == [(0, 10, 1)]
@@ -94,7 +94,7 @@ def test_a_grant_is_settled_in_parts_as_the_work_goes() -> None:
     assert (ledger.unacked, ledger.ready) == (0, 2)
 
 
-def test_a_verdict_on_a_foreign_a_lapsed_or_no_hold_has_no_effect() -> None:
+def test_a_verdict_on_a_foreign_a_lapsed_or_no_delivery_has_no_effect() -> None:
     ledger = queue_of(2)
     ledger.attach("other")
     acquire(ledger, "c", 1)
@@ -429,19 +429,19 @@ def test_delayed_entries_cost_little_over_any_horizon(horizon_ms: int, limit: in
     assert bytes_of(delayed) / count < limit
 
 
-def test_a_hold_costs_the_same_for_one_entry_as_for_hundreds() -> None:
-    def held(each: int) -> Ledger:
+def test_a_run_in_flight_costs_the_same_for_one_entry_as_for_hundreds() -> None:
+    def in_flight(each: int) -> Ledger:
         ledger = queue_of(0)
         ledger.admit_run(0, 500 * each)
         for n in range(500):
             ledger.acquire("c", each, START + n, TIMEOUT_MS)
         return ledger
 
-    assert bytes_of(lambda: held(256)) - bytes_of(lambda: held(1)) < 500 * 256 * 1.3, "the state bytes"
+    assert bytes_of(lambda: in_flight(256)) - bytes_of(lambda: in_flight(1)) < 500 * 256 * 1.3, "the state bytes"
 
 
 def test_a_queue_that_is_always_busy_does_not_grow() -> None:
-    """Every message has a time to live far away, is held for long, comes back once and is done soon."""
+    """Every message has a time to live far away, is in flight for long, is requeued once and is done soon."""
     ledger = queue_of(0)
 
     def turns(first: int, count: int) -> None:

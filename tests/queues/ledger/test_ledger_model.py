@@ -143,24 +143,24 @@ class LedgerMachine(RuleBasedStateMachine):
         lapsed = self.ledger.detach(consumer)
         self.model.prefetch.pop(consumer, None)
         self.model.aside.discard(consumer)
-        self._check_came(lapsed, self.model.come_back(self.model.held_by(consumer)))
+        self._check_came(lapsed, self.model.come_back(self.model.in_flight_to(consumer)))
         assert lapsed.ready == []
 
     @precondition(lambda self: self.model.prefetch)
     @rule(
         data=st.data(),
         count=st.integers(1, 12),
-        hold=st.sampled_from([1, TIMEOUT_MS, 30 * TIMEOUT_MS, 600 * TIMEOUT_MS]),
+        timeout_ms=st.sampled_from([1, TIMEOUT_MS, 30 * TIMEOUT_MS, 600 * TIMEOUT_MS]),
         lapse=st.booleans(),
     )
-    def acquire(self, data: st.DataObject, count: int, hold: int, lapse: bool) -> None:
+    def acquire(self, data: st.DataObject, count: int, timeout_ms: int, lapse: bool) -> None:
         if lapse:
             self._lapse()
         consumer = data.draw(st.sampled_from(sorted(self.model.prefetch)))
-        grants = self.ledger.acquire(consumer, count, self.since, hold)
-        expected = self.model.acquire(consumer, count, self.since + hold)
+        grants = self.ledger.acquire(consumer, count, self.since, timeout_ms)
+        expected = self.model.acquire(consumer, count, self.since + timeout_ms)
         granted = [(g.first + n, g.deliveries, g.deadline_ms) for g in grants for n in range(g.count)]
-        assert granted == [(entry.id, entry.deliveries, self.since + hold) for entry in expected]
+        assert granted == [(entry.id, entry.deliveries, self.since + timeout_ms) for entry in expected]
         for one, other in pairwise(grants):
             assert one.first + one.count != other.first or one.deliveries != other.deliveries, "as long as possible"
         self.grants += [(grant.first, grant.count) for grant in grants]
@@ -177,27 +177,27 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.ledger.unacked)
     @rule(data=st.data(), verb=st.sampled_from([*VERDICTS, "touch"]))
     def settle(self, data: st.DataObject, verb: str) -> None:
-        entry = data.draw(st.sampled_from([entry for entry in self.model.entries.values() if entry.holder]))
-        consumer = entry.holder if entry.holder and data.draw(st.integers(0, 9)) else "carl"
-        self._settle(data, verb, consumer, self._some_runs(data, self.model.held_by(consumer)))
+        entry = data.draw(st.sampled_from([entry for entry in self.model.entries.values() if entry.consumer]))
+        consumer = entry.consumer if entry.consumer and data.draw(st.integers(0, 9)) else "carl"
+        self._settle(data, verb, consumer, self._some_runs(data, self.model.in_flight_to(consumer)))
 
     def settle_everything(self, data: st.DataObject) -> None:
         verb = data.draw(st.sampled_from(VERDICTS))
         self._settle(data, verb, data.draw(st.sampled_from(CONSUMERS)), [EVERYTHING])
 
     def _settle(self, data: st.DataObject, verb: str, consumer: str, runs: list[Run]) -> None:
-        held = [entry for entry in self.model.some(runs) if entry.holder == consumer]
+        in_flight = [entry for entry in self.model.some(runs) if entry.consumer == consumer]
         if verb == "touch":
-            hold = data.draw(st.sampled_from([1, TIMEOUT_MS, 5 * TIMEOUT_MS, 600 * TIMEOUT_MS]))
-            self._check_unknown(runs, held, self.ledger.touch(consumer, runs, self.since, hold))
-            for entry in held:
-                entry.deadline = self.since + hold
+            timeout_ms = data.draw(st.sampled_from([1, TIMEOUT_MS, 5 * TIMEOUT_MS, 600 * TIMEOUT_MS]))
+            self._check_unknown(runs, in_flight, self.ledger.touch(consumer, runs, self.since, timeout_ms))
+            for entry in in_flight:
+                entry.deadline = self.since + timeout_ms
             return
         if verb == "postpone":
             until = self.now + data.draw(DELAYS)
-            assert ids_of(self.ledger.postpone(consumer, runs, until)) == {entry.id for entry in held}
-            for entry in held:
-                entry.state, entry.holder, entry.due_at = State.DELAYED, None, until
+            assert ids_of(self.ledger.postpone(consumer, runs, until)) == {entry.id for entry in in_flight}
+            for entry in in_flight:
+                entry.state, entry.consumer, entry.due_at = State.DELAYED, None, until
                 entry.deliveries -= 1
                 self.model.back_by_other_ways(entry)
             return
@@ -206,7 +206,7 @@ class LedgerMachine(RuleBasedStateMachine):
             planned = self.ledger.plan_release(consumer, runs)
             outcome = self.ledger.release(consumer, runs, back_at)
             assert planned == outcome, "what is written before is what happens"
-            self._check_came(outcome, self.model.come_back(held, back_at))
+            self._check_came(outcome, self.model.come_back(in_flight, back_at))
             assert outcome.done == []
         else:
             unknown: list[Run] = []
@@ -214,11 +214,11 @@ class LedgerMachine(RuleBasedStateMachine):
             outcome = getattr(self.ledger, verb)(consumer, runs)
             assert (joined(found), unknown) == (outcome.done, outcome.unknown)
             assert is_tidy(outcome.done)
-            assert ids_of(outcome.done) == {entry.id for entry in held}
+            assert ids_of(outcome.done) == {entry.id for entry in in_flight}
             self._check_came(outcome, Came(set(), set(), set()))
-            for entry in held:
+            for entry in in_flight:
                 self._settle_one(entry, verb)
-        self._check_unknown(runs, held, outcome.unknown)
+        self._check_unknown(runs, in_flight, outcome.unknown)
 
     def _settle_one(self, entry: Entry, verb: str) -> None:
         if verb == "ack":
@@ -226,7 +226,7 @@ class LedgerMachine(RuleBasedStateMachine):
         elif verb == "reject":
             self.model.die(entry)
         else:
-            entry.state, entry.holder = State.LEAVING, None
+            entry.state, entry.consumer = State.LEAVING, None
 
     # -- taking out -------------------------------------------------------------------------------------------------
 
@@ -278,7 +278,7 @@ class LedgerMachine(RuleBasedStateMachine):
         entry = self._some_entry(data)
         assert self.ledger.take_out(entry.id) == (entry.state is not State.LEAVING)
         assert not self.ledger.take_out(self.next_id)
-        entry.state, entry.holder = State.LEAVING, None
+        entry.state, entry.consumer = State.LEAVING, None
 
     def claim(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(1, 5))
@@ -338,7 +338,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.delay(entry.id, until)
         self.ledger.delay(self.next_id, until)
         if entry.state is not State.LEAVING:
-            entry.state, entry.holder, entry.due_at = State.DELAYED, None, until
+            entry.state, entry.consumer, entry.due_at = State.DELAYED, None, until
             self.model.back_by_other_ways(entry)
 
     def restart(self, data: st.DataObject) -> None:
@@ -381,7 +381,7 @@ class LedgerMachine(RuleBasedStateMachine):
             self._lapse()
 
     @rule()
-    def to_the_next_end_of_a_hold(self) -> None:
+    def to_the_next_end_of_a_visibility_timeout(self) -> None:
         """The same for `next_visibility_ms`."""
         next_ms, late = self.ledger.next_visibility_ms(), self.model.next_late()
         if late is not None:
@@ -410,9 +410,9 @@ class LedgerMachine(RuleBasedStateMachine):
             assert is_tidy(runs)
             assert ids_of(runs) == expected
 
-    def _check_unknown(self, runs: list[Run], held: list[Entry], unknown: list[Run]) -> None:
+    def _check_unknown(self, runs: list[Run], in_flight: list[Entry], unknown: list[Run]) -> None:
         assert is_tidy(unknown)
-        known = {entry.id for entry in held}
+        known = {entry.id for entry in in_flight}
         if runs == [EVERYTHING]:
             assert sum(count for _, count in unknown) == EVERYTHING[1] - len(known)
             assert not any(first <= entry < first + count for first, count in unknown for entry in known)
@@ -438,7 +438,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert ledger.consumers == len(self.model.prefetch)
         assert ledger.active == self.model.active
         for consumer in CONSUMERS:
-            assert ledger.unacked_of(consumer) == len(self.model.held_by(consumer))
+            assert ledger.unacked_of(consumer) == len(self.model.in_flight_to(consumer))
 
     @invariant()
     def what_waits_is_found_with_its_time(self) -> None:
@@ -480,7 +480,7 @@ class LongRunsMachine(LedgerMachine):
     @precondition(lambda self: self.model.prefetch)
     @rule(data=st.data(), count=st.integers(1, 4 * CHUNK))
     def acquire_many(self, data: st.DataObject, count: int) -> None:
-        self.acquire(data=data, count=count, hold=TIMEOUT_MS, lapse=False)
+        self.acquire(data=data, count=count, timeout_ms=TIMEOUT_MS, lapse=False)
 
 
 class SmallLimitsMachine(LedgerMachine):
