@@ -11,7 +11,7 @@ from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put
 from waystation.broker.broker import Broker
 from waystation.errors import Invalid, NotAllowed
 from waystation.message import Message
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 
@@ -74,7 +74,7 @@ async def test_a_key_of_the_queue_goes_before_the_messages_own(machine: Machine)
     assert (keyed.exchange, keyed.routing_key, plain.routing_key) == ("dlx", "dead", "own")
     assert ("CC" in keyed.headers, "BCC" in keyed.headers, keyed.headers["x"]) == (False, False, 1)
     assert plain.headers["CC"] == ["copy"]
-    assert story_of(keyed)[0]["routing-keys"] == ["own", "copy"]
+    assert failure_history_of(keyed)[0]["routing-keys"] == ["own", "copy"]
 
 
 @on_a_machine
@@ -175,7 +175,7 @@ async def test_the_story_has_what_clients_of_rabbitmq_look_for(machine: Machine)
     )
     await asyncio.sleep(2)
     (letter,) = _messages(broker, "dead")
-    (death,) = story_of(letter)
+    (death,) = failure_history_of(letter)
     assert {name: death[name] for name in death if name != "time"} == {
         "queue": "jobs",
         "reason": "expired",
@@ -199,7 +199,7 @@ async def test_the_story_has_what_clients_of_rabbitmq_look_for(machine: Machine)
     (letter,) = _messages(broker, "worse")
     last = {"x-last-death-queue": "dead", "x-last-death-reason": "rejected", "x-last-death-exchange": "dlx"}
     assert {name: value for name, value in letter.headers.items() if name != "x-death"} == {"h": "v", **first, **last}
-    assert [(death["queue"], death["reason"]) for death in story_of(letter)] == [
+    assert [(death["queue"], death["reason"]) for death in failure_history_of(letter)] == [
         ("dead", "rejected"),
         ("jobs", "expired"),
     ]
@@ -214,11 +214,11 @@ async def test_a_retry_by_two_queues_goes_round_as_long_as_a_consumer_rejects(ma
     await put(broker, "jobs", b"x", exchange="", routing_key="jobs")
     for tries in range(1, 6):
         async with consumer(broker, "jobs") as inbox:
-            assert [len(story_of(one.message)) for one in inbox.got] == [min(2, 2 * (tries - 1))]
+            assert [len(failure_history_of(one.message)) for one in inbox.got] == [min(2, 2 * (tries - 1))]
             await inbox.settle(Verdict.KILL, *inbox.got)
         await asyncio.sleep(3)
         (letter,) = _messages(broker, "jobs")
-        assert {(death["queue"], death["reason"], death["count"]) for death in story_of(letter)} == {
+        assert {(death["queue"], death["reason"], death["count"]) for death in failure_history_of(letter)} == {
             ("waiting", "expired", tries),
             ("jobs", "rejected", tries),
         }

@@ -10,7 +10,7 @@ from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put, 
 from waystation.broker.broker import Broker
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound
 from waystation.message import Message
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 
@@ -73,7 +73,7 @@ async def test_a_dead_letter_that_stays_on_its_shard_needs_no_transaction(machin
     assert [_payloads(broker, name) for name in (*near, far)] == [[b"0", b"1"], [near[1].encode()], [far.encode()]]
     assert _payloads(broker, "jobs") == []
     (letter, _) = broker.queues.peek(near[0], 10)
-    assert [death["reason"] for death in story_of(letter.delivered.message)] == ["rejected"]
+    assert [death["reason"] for death in failure_history_of(letter.delivered.message)] == ["rejected"]
 
 
 @on_a_machine
@@ -170,7 +170,7 @@ async def test_what_a_consumer_rejects_again_may_go_the_same_way_again(machine: 
         await asyncio.sleep(3_601)
         assert _payloads(broker, "work") == [b"one"]
     (peeked,) = broker.queues.peek("work", 2)
-    story = story_of(peeked.delivered.message)
+    story = failure_history_of(peeked.delivered.message)
     assert [(death["queue"], death["reason"], death["count"]) for death in story] == [
         ("wait", "expired", 4), ("work", "rejected", 4)
     ]  # fmt: skip

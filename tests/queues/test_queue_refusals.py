@@ -10,7 +10,7 @@ from tests.broker.queue_kit import Inbox, Machine, on_a_machine, put
 from waystation.broker.broker import Broker
 from waystation.errors import Full, Invalid, StorageFailed
 from waystation.message import Message
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings, check_settings
 from waystation.queues.shard import shard as shard_module
@@ -98,7 +98,7 @@ async def test_what_is_refused_becomes_a_dead_letter_and_the_sender_is_told(mach
         broker.queues.put("jobs", [Message(b"x", id="x"), Message(b"y", priority=3), Message(b"z", delay_ms=9_000)])
     await asyncio.sleep(1)
     assert _payloads(broker, "dead") == [b"x", b"y", b"z"]
-    (death,) = story_of(broker.queues.peek("dead", 1)[0].delivered.message)
+    (death,) = failure_history_of(broker.queues.peek("dead", 1)[0].delivered.message)
     assert (death["reason"], death["queue"], death["deliveries"]) == ("overflow", "jobs", 0)
     info = broker.queues.describe("jobs")
     assert (info.ready, info.parked, info.bytes, info.put, info.dead) == (0, 0, 0, 0, 3)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.broker.queue_kit import Inbox, Machine, on_a_machine, put
 from waystation.errors import Conflict, NotFound, StorageFailed
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 
@@ -295,7 +295,9 @@ async def test_what_was_in_hands_for_the_last_time_when_the_broker_ended_is_dead
     await asyncio.sleep(0.1)
     assert [(one.message.payload, one.deliveries) for one in inbox.got] == [(b"b", 2), (b"c", 2)]
     letters = [one.delivered.message for one in broker.queues.peek("dead", 10)]
-    assert [(one.payload, story_of(one)[0]["reason"], story_of(one)[0]["deliveries"]) for one in letters] == [
+    assert [
+        (one.payload, failure_history_of(one)[0]["reason"], failure_history_of(one)[0]["deliveries"]) for one in letters
+    ] == [
         (b"a", "delivery-limit", 2),
         (b"own", "delivery-limit", 1),
     ]

@@ -16,7 +16,7 @@ from waystation.catalog.memory import MemoryCatalog
 from waystation.config import BrokerSettings
 from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, TooLarge
 from waystation.message import Delivered, Message
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.queues.settings import QueueSettings
 from waystation.topics.partitions.partition import log_of
@@ -313,7 +313,7 @@ async def test_a_failing_message_is_retried_with_backoff_and_then_dead_with_its_
     (dead,) = broker.queues.peek("dead", 10)
     message = dead.delivered.message
     assert (message.payload, message.headers["a"], message.id) == (b"one", "b", "jobs#0")
-    (death,) = story_of(message)
+    (death,) = failure_history_of(message)
     assert (death["queue"], death["reason"], death["count"], death["deliveries"]) == ("jobs", "delivery-limit", 1, 3)
     assert (death["error"], death["time"]) == ("boom 2", times[2])
 
@@ -356,7 +356,7 @@ async def test_each_way_to_die_has_its_reason(machine: Machine) -> None:
     await put(broker, "b", b"pushed out")
     await put(broker, "b", b"stays")
     await asyncio.sleep(2)
-    reasons = {peeked.delivered.message.payload: story_of(peeked.delivered.message)[0]["reason"]
+    reasons = {peeked.delivered.message.payload: failure_history_of(peeked.delivered.message)[0]["reason"]
                for peeked in broker.queues.peek("dead", 10)}  # fmt: skip
     assert reasons == {b"killed": "rejected", b"expired": "expired", b"pushed out": "overflow"}
     assert [peeked.delivered.message.payload for peeked in broker.queues.peek("b", 10)] == [b"stays"]
@@ -370,7 +370,7 @@ async def test_dead_letters_go_to_a_topic_too(machine: Machine) -> None:
     await asyncio.sleep(2)
     history = broker.messages.history("dead.letters", 10)
     assert [(one.message.payload, one.message.key) for one in history] == [(b"expired", b"k")]
-    assert story_of(history[0].message)[0]["queue"] == "a"
+    assert failure_history_of(history[0].message)[0]["queue"] == "a"
 
 
 @on_a_machine

@@ -18,7 +18,7 @@ from waystation.groups.machines.errors import InconsistentProtocol
 from waystation.log.batches import batch as batches
 from waystation.message import Delivered, Message
 from waystation.protocol import Subscribe
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.share.feed import SharedFeed
 from waystation.share.group import earliest
@@ -221,7 +221,7 @@ def test_the_dead_go_to_a_queue_with_their_story(tmp_path: Path) -> None:
             assert [letter.payload for letter in letters] == [b"worse", b"bad"]
             assert letters[0].headers["h"] == "v"
             assert letters[0].key == b"k"
-            deaths = [story_of(letter)[0] for letter in letters]
+            deaths = [failure_history_of(letter)[0] for letter in letters]
             assert [(one["reason"], one["deliveries"], one["error"]) for one in deaths] == [
                 ("rejected", 1, "cannot be parsed"),
                 ("delivery-limit", 2, "boom"),
@@ -251,7 +251,7 @@ def test_what_is_dead_goes_to_a_queue_of_its_topic_and_group_if_nobody_says_othe
             desk.settle(Verdict.REJECT, desk.got[0], error="bad")
             desk.settle(Verdict.KILL, desk.got[1])
             await until(lambda: len(letters_in(broker, "t.g.dead")) == 2, "two letters")
-            [death] = story_of(broker.queues.peek("t.g.dead", 1)[0].delivered.message)
+            [death] = failure_history_of(broker.queues.peek("t.g.dead", 1)[0].delivered.message)
             assert (death["queue"], death["group"], death["error"]) == ("topic:t", "g", "bad")
             desk.settle(Verdict.RELEASE, desk.got[2])
             await until(lambda: len(letters_in(broker, "t.g.dead")) == 3, "the third")

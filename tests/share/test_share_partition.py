@@ -174,7 +174,7 @@ def test_acknowledged_in_the_middle_stays_so_after_a_crash() -> None:
     assert offsets(partition) == {0: 2, 1: 2, 2: 2, 5: 2, 6: 2, 8: 2, 9: 2}
 
 
-def test_deliveries_end_at_the_limit_and_the_dead_wait_for_their_letters() -> None:
+def test_deliveries_end_at_the_limit_and_the_dead_wait_for_their_dead_letters() -> None:
     partition = fresh(limit=2, keeps_dead=True)
     partition.admit(3)
     for _ in range(2):

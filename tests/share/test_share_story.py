@@ -27,7 +27,7 @@ from waystation.broker.broker import Broker
 from waystation.message import Delivered, Message
 from waystation.queues import redriving
 from waystation.queues.backoff import RetryRule
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.share import partition as share_partition
 from waystation.share.feed import SharedFeed
@@ -330,7 +330,7 @@ def _ignore_own_limits(patch: pytest.MonkeyPatch) -> None:
 
 def _redrive_to_all(patch: pytest.MonkeyPatch) -> None:
     """A dead letter is published to its topic again."""
-    patch.setattr(redriving, "_origin", lambda message: story_of(message)[0]["queue"])
+    patch.setattr(redriving, "_origin", lambda message: failure_history_of(message)[0]["queue"])
 
 
 def _leave_the_window(patch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from tests.broker.kit import broker_on, run, send, snapshot, values
 from waystation.broker.broker import Broker
 from waystation.errors import AlreadyExists, Conflict, Invalid, NotAllowed, NotFound
 from waystation.message import MAX_HORIZON_MS, Message
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.share.feed import SharedFeed
 from waystation.share.topic_queue_settings import TopicQueueSettings
@@ -123,7 +123,7 @@ def test_dead_letters_go_to_their_queue_with_their_story(tmp_path: Path) -> None
             worker.feed.settle(Verdict.REJECT, [(worker.got[2].tag, 1)], delay_ms=0)
             await until(lambda: "jobs.dead" in broker.queues and broker.queues.describe("jobs.dead").ready == 2, "both")
             dead = broker.queues.getter("jobs.dead", "tester").take(2)
-            reasons = {one.message.payload: story_of(one.message)[0]["reason"] for one in dead}
+            reasons = {one.message.payload: failure_history_of(one.message)[0]["reason"] for one in dead}
             assert reasons == {b"bad": "delivery-limit", b"worse": "rejected"}
 
     run(story())

@@ -42,7 +42,7 @@ from waystation.broker.broker import Broker
 from waystation.catalog import Catalog
 from waystation.errors import Conflict, Full, NotFound, NotLeader, StorageFailed, Unavailable, WaystationError
 from waystation.message import Delivered, Message
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
@@ -490,7 +490,7 @@ class QueueMachine:
             expect(not sent.gone, f"delivered after it was done: {sent}")
             expect(not sent.refused, f"delivered though it was refused: {sent}")
             expect(sent.number not in self._handed_out, f"delivered again to one who wants it at most once: {sent}")
-            died = bool(story_of(delivered.message))
+            died = bool(failure_history_of(delivered.message))
             now_ms = self.world.clock.now_ms()
             expect(died or now_ms >= sent.not_before_ms, f"early by {sent.not_before_ms - now_ms} ms: {sent}")
             place = (queue, known.id, delivered.tag)

@@ -22,7 +22,7 @@ from waystation.broker.broker import Broker
 from waystation.config import BrokerSettings
 from waystation.message import Delivered, Message
 from waystation.queues.delayed import QUEUE as WAITING
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.settings import QueueSettings
 from waystation.queues.shard.commands import Enqueue, decode_messages
 
@@ -253,7 +253,7 @@ def put_by_open_transactions(broker: Broker, queue: str) -> list[Message]:
 
 def _check_in_topic(topic: str, sent: Sent, delivered: Delivered) -> None:
     if topic == DEAD_TOPIC:
-        expect(bool(story_of(delivered.message)), f"a dead letter without its story: {sent}")
+        expect(bool(failure_history_of(delivered.message)), f"a dead letter without its failure history: {sent}")
     elif topic == LATE_TOPIC:
         early_ms = sent.not_before_ms - delivered.taken_ms
         expect(early_ms <= 0, f"published {early_ms} ms early: {sent}")

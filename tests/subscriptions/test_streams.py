@@ -13,7 +13,7 @@ from waystation.broker.broker import Broker
 from waystation.errors import Conflict
 from waystation.groups.machines.calls import ConsumerBeat, JoinRequest, OffsetToCommit, TopicPartition
 from waystation.message import Delivered, Message
-from waystation.queues.failure_history import story_of
+from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.subscriptions import stream_feed
 from waystation.subscriptions.stream_feed import StreamFeed
@@ -465,7 +465,7 @@ def test_a_message_that_fails_too_often_goes_to_the_dead_letters(tmp_path: Path)
             await until(lambda: committed(broker, "t") == 3, "all done")
             dead = broker.messages.history("t.dead", 10)
             assert {one.message.id: one.message.payload for one in dead} == {"t-0@0": b"a", "t-0@2": b"c"}
-            stories = {one.message.id: story_of(one.message)[0] for one in dead}
+            stories = {one.message.id: failure_history_of(one.message)[0] for one in dead}
             assert stories["t-0@0"]["reason"] == "delivery-limit"
             assert stories["t-0@0"]["deliveries"] == 2
             assert stories["t-0@0"]["error"] == "bad again"
@@ -491,7 +491,7 @@ def test_a_dead_letter_goes_to_a_queue_of_its_topic_and_group_or_where_the_consu
             assert committed(broker, "t", group="h") == 1
             assert broker.queues.describe("graves").ready == 1
             [letter] = broker.queues.peek("t.d.dead", 10)
-            [death] = story_of(letter.delivered.message)
+            [death] = failure_history_of(letter.delivered.message)
             assert (death["queue"], death["group"], death["partition"], death["offset"]) == ("topic:t", "d", 0, 0)
             assert (death["reason"], death["error"]) == ("rejected", "no")
             assert (feed_of(default).passed_over, feed_of(nowhere).passed_over) == (0, 1)

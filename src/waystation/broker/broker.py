@@ -430,7 +430,7 @@ class Broker:
             taken=self.groups.exists,
             history=self.group_history,
         )
-        self.shared.letters.deaths = self.meters.deaths
+        self.shared.dead_letters.deaths = self.meters.deaths
         self.shared.tracing = self.tracing
         self.shared_admin = SharedAdmin(self.shared)
         self.share_service = SharePeerService(self.shared, self.shared_admin, self.topics)

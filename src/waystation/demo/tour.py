@@ -209,7 +209,7 @@ def _do_payments(tour: Tour, shop: Shop) -> list[tuple[str, int, int]]:
 
         _together(shop, [pay], [collect])
         died = len(dead)
-        tour.line(f"  {counts['paid']} paid, {died} dead; failure history of one: {_story(dead)}")
+        tour.line(f"  {counts['paid']} paid, {died} dead; failure history of one: {_failure_history(dead)}")
         back = dead.redrive(limit=REDRIVEN)
         tour.line(f"  {back.moved} redriven to the queue they died in")
         return [
@@ -218,7 +218,7 @@ def _do_payments(tour: Tour, shop: Shop) -> list[tuple[str, int, int]]:
         ]
 
 
-def _story(dead: Queue) -> str:
+def _failure_history(dead: Queue) -> str:
     first = dead.peek(1)
     if not first:
         return "none"

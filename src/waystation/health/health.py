@@ -167,7 +167,7 @@ def _always(samples: Sequence[float]) -> float:
 
 
 def _dead_letters(broker: ManagedBroker) -> Iterator[Reason]:
-    recent = broker.sampling.recent_letters
+    recent = broker.sampling.recent_dead_letters
     if recent >= MANY_DEAD:
         yield Reason(
             "warning",

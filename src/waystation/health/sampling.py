@@ -38,7 +38,7 @@ PROBE_S = 0.5
 SEVERAL = 3
 """Points in a row: what is slow in one of them is slow once; in all of them, somebody should look."""
 
-LETTER_POINTS = 61
+DEAD_LETTER_POINTS = 61
 """Five minutes of points, in which dead letters are recent."""
 
 OnPoint = Callable[["Point"], None]
@@ -61,7 +61,7 @@ class Sampling:
         self.fsync_ms = self.loop_delay_ms = self.cpu_share = 0.0
         self.fsyncs_ms: deque[float] = deque(maxlen=SEVERAL)
         self.loop_delays_ms: deque[float] = deque(maxlen=SEVERAL)
-        self.recent_letters = 0
+        self.recent_dead_letters = 0
         """Messages that became dead letters within the last minutes."""
         self.point: Point | None = None
         self._task: asyncio.Task[None] | None = None
@@ -72,7 +72,7 @@ class Sampling:
         self._topics, self._queues = _Window(), _Window()
         self._sampled_s = 0.0
         self._counts: list[int] = []
-        self._letters: deque[int] = deque(maxlen=LETTER_POINTS)
+        self._dead_letters: deque[int] = deque(maxlen=DEAD_LETTER_POINTS)
         self._cpu_s = 0.0
         self._fsync = Mean()
         self._listeners: dict[object, OnPoint] = {}
@@ -91,7 +91,7 @@ class Sampling:
         self._topics.begin(self._sampled_s)
         self._queues.begin(self._sampled_s)
         self._counts = self._door_counts()
-        self._letters.append(sum(self._broker.meters.deaths.kept.values()))
+        self._dead_letters.append(sum(self._broker.meters.deaths.kept.values()))
         self._cpu_s = time.process_time()
         self.census.start()
         loop = asyncio.get_running_loop()
@@ -173,8 +173,8 @@ class Sampling:
         counts = self._door_counts()
         rates.doors = ProtocolRates(*[per_second(a - b, elapsed_s) for a, b in zip(counts, self._counts, strict=True)])
         self._counts = counts
-        self._letters.append(sum(meters.deaths.kept.values()))
-        self.recent_letters = self._letters[-1] - self._letters[0]
+        self._dead_letters.append(sum(meters.deaths.kept.values()))
+        self.recent_dead_letters = self._dead_letters[-1] - self._dead_letters[0]
         rates.topics = self._topics.take(busy_topic) or rates.topics
         rates.queues = self._queues.take(busy_queue) or rates.queues
 

@@ -1,4 +1,4 @@
-"""Dead letters: moved to where their queue says, with the story of their death, each exactly once.
+"""Dead letters: moved to where their queue says, with their failure history, each exactly once.
 
 A move is one batch of the shard's log where all targets are queues of the shard that the message died in, else a
 transaction: the message is put to all its targets and ended where it died, everything or nothing, whatever the moment
@@ -6,7 +6,7 @@ of a crash. What an open transaction has, be it one whose end is not known or on
 is left alone until that ends. A target that cannot take it now (full, deleted, a disk without room) is tried again;
 until then the message waits where it is, out of everybody's reach. A message that has nowhere to go is ended.
 
-`letters.py` says what goes where, `deaths.py` what the story is, `redriving.py` sends them back.
+`dead_letter_targets.py` says what goes where, `failure_history.py` what the history is, `redriving.py` redrives them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from waystation.errors import Corrupt, Full, Invalid, TooLarge, WaystationError
 from waystation.message import Message
 from waystation.observe.events import event_logger
-from waystation.queues.dead_letter_targets import letters, send
+from waystation.queues.dead_letter_targets import dead_letters_of, send
 from waystation.queues.failure_history import TOPIC_TARGET
 from waystation.queues.ledger.runs import runs_of
 from waystation.queues.redriving import Redriving
@@ -143,8 +143,8 @@ class DeadLetters:
         shares: dict[str, list[Message]] = {}
         for entry in entries:
             _, message = shard.message_at(queue, entry)
-            for target, letter in letters(self._broker, queue, entry, message, deaths[entry]):
-                shares.setdefault(target, []).append(letter)
+            for target, dead_letter in dead_letters_of(self._broker, queue, entry, message, deaths[entry]):
+                shares.setdefault(target, []).append(dead_letter)
         if not shares:
             shard.end_quietly(queue, entries)
             return

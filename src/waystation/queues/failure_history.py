@@ -1,4 +1,4 @@
-"""The story of a message's deaths, which it carries with it: the header `x-death`, as RabbitMQ has it.
+"""The failure history of a message, which it carries with it: the header `x-death`, as RabbitMQ has it.
 
 A list, the latest death first. A message that died in the same queue for the same reason before counts up instead.
 Never in a cycle: `cycles` says whether a message would come back, by no consumer's doing, to where it died already.
@@ -19,26 +19,27 @@ FIRST_DEATH, LAST_DEATH = "x-first-death-", "x-last-death-"
 TOPIC_TARGET = "topic:"
 """Before a topic's name, where a queue's might stand."""
 EXCHANGE_TARGET = "exchange:"
-MAX_STORY = 20
+MAX_FAILURES = 20
 """Deaths that a message remembers."""
 _FIRST_TIME = ("exchange", "routing-keys", "original-expiration")
-"""Of several deaths in one queue for one reason, the story tells how the message came there first, as RabbitMQ's."""
+"""Of several deaths in one queue for one reason, the failure history tells how the message came there first, as
+RabbitMQ's."""
 
 
-def story_of(message: Message) -> list[dict[str, Any]]:
+def failure_history_of(message: Message) -> list[dict[str, Any]]:
     """The deaths of a message, the latest first."""
-    story = message.headers.get(X_DEATH)
-    if isinstance(story, str | bytes):
+    history = message.headers.get(X_DEATH)
+    if isinstance(history, str | bytes):
         try:
-            story = msgspec.json.decode(story)
+            history = msgspec.json.decode(history)
         except msgspec.DecodeError:
             return []
-    return [death for death in story if isinstance(death, dict)] if isinstance(story, list) else []
+    return [death for death in history if isinstance(death, dict)] if isinstance(history, list) else []
 
 
 def with_death(message: Message, source: str, reason: str, at_ms: int, deliveries: int, error: str | None) -> list[Any]:
-    """The story with one more death."""
-    story = story_of(message)
+    """The failure history with one more death."""
+    history = failure_history_of(message)
     latest: dict[str, Any] = {"queue": source, "reason": reason, "time": at_ms, "count": 1, "deliveries": deliveries}
     if error is not None:
         latest["error"] = error
@@ -47,14 +48,14 @@ def with_death(message: Message, source: str, reason: str, at_ms: int, deliverie
         latest["routing-keys"] = [message.routing_key or "", *copied_to(message, "CC")]
     if message.ttl_ms is not None:
         latest["original-expiration"] = str(message.ttl_ms)  # which a dead letter has no more
-    for i, death in enumerate(story):
+    for i, death in enumerate(history):
         if death.get("queue") == source and death.get("reason") == reason:
             count = death.get("count")  # which a sender may have made up
             latest["count"] = count + 1 if type(count) is int and 0 < count < 2**31 else 2
             latest |= {field: death[field] for field in _FIRST_TIME if field in death}
-            del story[i]
+            del history[i]
             break
-    return [latest, *story][:MAX_STORY]
+    return [latest, *history][:MAX_FAILURES]
 
 
 def copied_to(message: Message, *headers: str) -> list[str]:
@@ -71,9 +72,10 @@ def _is_key(key: object) -> bool:
     return isinstance(key, str | bytes)
 
 
-def brief(story: list[Any], before: Message) -> dict[str, str]:
-    """The first and the last death of a story in headers of their own, as clients of RabbitMQ look for them."""
-    latest = story[0]
+def brief(history: list[Any], before: Message) -> dict[str, str]:
+    """The first and the last death of a failure history in headers of their own, as clients of RabbitMQ look for
+    them."""
+    latest = history[0]
     headers: dict[str, str] = {}
     for prefix in (LAST_DEATH,) if f"{FIRST_DEATH}queue" in before.headers else (LAST_DEATH, FIRST_DEATH):
         for field in ("queue", "reason", "exchange"):
@@ -87,10 +89,10 @@ def cycles(message: Message, source: str, target: str, reason: str) -> bool:
         return False
     if source == target:
         return True
-    story = story_of(message)
-    for death in story:
+    history = failure_history_of(message)
+    for death in history:
         if death.get("reason") == REJECTED:
             return False
         if death.get("queue") == target:
             return True
-    return len(story) >= MAX_STORY  # what it forgot may have been there; nobody dies so often without a circle
+    return len(history) >= MAX_FAILURES  # what it forgot may have been there; nobody dies so often without a circle

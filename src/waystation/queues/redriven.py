@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from waystation.message import Delivered, Message
-from waystation.queues.failure_history import TOPIC_TARGET, story_of
+from waystation.queues.failure_history import TOPIC_TARGET, failure_history_of
 
 PREFIX = "__redrive-"
 _DIGITS = 32
@@ -40,8 +40,8 @@ def is_redrive_topic(topic: str) -> bool:
 
 def origin_of(message: Message) -> Origin | None:
     """Where a message died that a group of subscribers gave up; None if it died elsewhere, or never."""
-    story = story_of(message)
-    latest = story[0] if story else {}
+    history = failure_history_of(message)
+    latest = history[0] if history else {}
     source, group = latest.get("queue"), latest.get("group")
     partition, offset = latest.get("partition"), latest.get("offset")
     if not (isinstance(source, str) and source.startswith(TOPIC_TARGET) and isinstance(group, str)):

@@ -21,7 +21,7 @@ from waystation.errors import AlreadyExists, Conflict, Invalid, UnknownTopic, Wa
 from waystation.message import Message
 from waystation.protocol import RedriveAnswer
 from waystation.queues.dead_letter_targets import send
-from waystation.queues.failure_history import TOPIC_TARGET, story_of
+from waystation.queues.failure_history import TOPIC_TARGET, failure_history_of
 from waystation.queues.inspection import read_or_tell
 from waystation.queues.ledger.runs import runs_of
 from waystation.queues.ledger.states import State
@@ -281,6 +281,6 @@ def _origin(message: Message) -> str | None:
     origin = origin_of(message)
     if origin is not None:
         return GROUP_TARGET + origin.group
-    story = story_of(message)
-    source = story[0].get("queue") if story else None
+    history = failure_history_of(message)
+    source = history[0].get("queue") if history else None
     return source if isinstance(source, str) else None

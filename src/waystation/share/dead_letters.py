@@ -1,8 +1,9 @@
-"""Dead letters of share groups: the record, as it was, with the story of its death, to a topic or a queue.
+"""Dead letters of share groups: the record, as it was, with its failure history, to a topic or a queue.
 
-The letter is written before the group's state says that the record is done, and to a log that is synced before it; so a
-dead record is never lost on the way. (A crash between the two writes the letter again.) A target that cannot take it
-now is tried again; until then the record is out of everybody's reach, and the group's start offset waits for it.
+The dead letter is written before the group's state says that the record is done, and to a log that is synced before it;
+so a dead record is never lost on the way. (A crash between the two writes the dead letter again.) A target that cannot
+take it now is tried again; until then the record is out of everybody's reach, and the group's start offset waits for
+it.
 
 To a topic go the record's own bytes, with the headers `x-death` and Kafka's `__dlq.errors.*` (KIP-1191), and without a
 delay and a time to live; to a queue the message that the record is. An exchange sends it to queues and topics as its
@@ -24,7 +25,14 @@ from waystation.log.batches.batch import Record
 from waystation.message import Message
 from waystation.observe.events import event_logger
 from waystation.observe.meters import DeathMeter
-from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, X_DEATH, brief, story_of, with_death
+from waystation.queues.failure_history import (
+    EXCHANGE_TARGET,
+    TOPIC_TARGET,
+    X_DEATH,
+    brief,
+    failure_history_of,
+    with_death,
+)
 from waystation.queues.redriven import Origin, origin_of
 from waystation.routing.namespace_names import local_name
 from waystation.share.group import SharedGroup
@@ -44,13 +52,13 @@ _LIMIT_WORDS = "Offset delivery count exceeded the threshold."
 
 HeaderPair = tuple[str, bytes | None]
 Dead = tuple[SharedPartition, Death, str | None]
-Letter = tuple[bytes | None, bytes | None, tuple[HeaderPair, ...], Message]
+ShareGroupDeadLetter = tuple[bytes | None, bytes | None, tuple[HeaderPair, ...], Message]
 """As a record (key, value, headers) and as a message."""
 QUEUE_TARGET = "queue:"
 
 
 class QueueTargets(Protocol):
-    """Queues, as far as letters need them."""
+    """Queues, as far as dead letters need them."""
 
     def __contains__(self, name: object) -> bool: ...
     async def declare(self, name: str) -> object: ...
@@ -58,12 +66,12 @@ class QueueTargets(Protocol):
 
 
 class Exchanges(Protocol):
-    """Exchanges, as far as letters need them."""
+    """Exchanges, as far as dead letters need them."""
 
     def route(self, exchange: str, message: Message, routing_key: str = "") -> list[str]: ...
 
 
-class SharedLetters:
+class ShareGroupDeadLetters:
     """One per broker. `ensure_topic` makes a topic if the broker makes topics by itself."""
 
     def __init__(
@@ -167,7 +175,7 @@ class SharedLetters:
                 wait_s = min(RETRY_LONGEST_S, wait_s * 2)
 
     async def _send(self, one: SharedPartition, death: Death, error: str | None) -> None:
-        letters: dict[str, list[Letter]] = {}
+        dead_letters: dict[str, list[ShareGroupDeadLetter]] = {}
         for record in one.window.records(death.first, death.count):
             message = message_of(record.key, record.value, record.headers, record.timestamp)
             origin = _origin(one, record, message)
@@ -176,10 +184,10 @@ class SharedLetters:
                 continue
             via, key, targets = self._targets(one, message, target, origin.topic)
             for each in targets:
-                letter = self._letter(origin, death, each, record, message, error)
-                if letter is not None:
-                    letters.setdefault(each, []).append(_through(letter, via, key))
-        for each, mine in letters.items():
+                dead_letter = self._dead_letter(origin, death, each, record, message, error)
+                if dead_letter is not None:
+                    dead_letters.setdefault(each, []).append(_through(dead_letter, via, key))
+        for each, mine in dead_letters.items():
             await self._hand_over(one, each, mine)
 
     def _targets(
@@ -203,28 +211,28 @@ class SharedLetters:
             return None, None, []
         return local_name(exchange), key, [each.removeprefix(QUEUE_TARGET) for each in found]
 
-    async def _hand_over(self, one: SharedPartition, target: str, letters: list[Letter]) -> None:
+    async def _hand_over(self, one: SharedPartition, target: str, dead_letters: list[ShareGroupDeadLetter]) -> None:
         if target.startswith(TOPIC_TARGET):
             topic = await self._ensure_topic(target.removeprefix(TOPIC_TARGET))
-            for key, value, headers, _ in letters:
+            for key, value, headers, _ in dead_letters:
                 self._append(one, topic, (key, value, headers))
             return
         queues = self._queues()
         if target not in queues:
             await queues.declare(target)
-        queues.put(target, [message for *_, message in letters])
+        queues.put(target, [message for *_, message in dead_letters])
 
     def _append(
-        self, one: SharedPartition, topic: Topic, letter: tuple[bytes | None, bytes | None, tuple[HeaderPair, ...]]
+        self, one: SharedPartition, topic: Topic, dead_letter: tuple[bytes | None, bytes | None, tuple[HeaderPair, ...]]
     ) -> None:
-        batch = batches.build([letter], self._clock.now_ms())
+        batch = batches.build([dead_letter], self._clock.now_ms())
         partition = topic.partitions[one.partition.index % len(topic.partitions)]
         self._publishing.append(partition, batch, self._publishing.check(partition, batch))
 
-    def _letter(
+    def _dead_letter(
         self, origin: Origin, death: Death, target: str, record: Record, message: Message, error: str | None
-    ) -> Letter | None:
-        """The letter as a record and as a message; None if it would go in circles."""
+    ) -> ShareGroupDeadLetter | None:
+        """The dead letter as a record and as a message; None if it would go in circles."""
         source = f"{TOPIC_TARGET}{origin.topic}"
         if target == source or _cycles(message, target):
             logger.warning(
@@ -235,13 +243,13 @@ class SharedLetters:
                 offset=origin.offset,
             )
             return None
-        story = with_death(message, source, death.reason, self._clock.now_ms(), death.deliveries, error)
-        story[0] |= {"group": origin.group, "partition": origin.partition, "offset": origin.offset}
-        headers = _headers(record, story, origin, death, error)
+        history = with_death(message, source, death.reason, self._clock.now_ms(), death.deliveries, error)
+        history[0] |= {"group": origin.group, "partition": origin.partition, "offset": origin.offset}
+        headers = _headers(record, history, origin, death, error)
         moved = msgspec.structs.replace(
             message,
             id=message.id if message.id is not None else f"{origin.topic}-{origin.partition}@{origin.offset}",
-            headers={name: value for name, value in message.headers.items() if name != TAKEN_AT} | {X_DEATH: story},
+            headers={name: value for name, value in message.headers.items() if name != TAKEN_AT} | {X_DEATH: history},
             delay_ms=0,
             deliver_at_ms=None,
             ttl_ms=None,
@@ -255,17 +263,17 @@ def _origin(one: SharedPartition, record: Record, message: Message) -> Origin:
     return before or Origin(one.topic, one.partition.index, record.offset, one.group.id)
 
 
-def _through(letter: Letter, exchange: str | None, key: str | None) -> Letter:
-    """As an exchange makes it of the letter; None: it goes through none."""
+def _through(dead_letter: ShareGroupDeadLetter, exchange: str | None, key: str | None) -> ShareGroupDeadLetter:
+    """As an exchange makes it of the dead letter; None: it goes through none."""
     if exchange is None:
-        return letter
-    *_, message = letter
-    headers = {**message.headers, **brief(story_of(message), message)}
-    return (*letter[:3], msgspec.structs.replace(message, exchange=exchange, routing_key=key, headers=headers))
+        return dead_letter
+    *_, message = dead_letter
+    headers = {**message.headers, **brief(failure_history_of(message), message)}
+    return (*dead_letter[:3], msgspec.structs.replace(message, exchange=exchange, routing_key=key, headers=headers))
 
 
 def _headers(
-    record: Record, story: list[Any], origin: Origin, death: Death, error: str | None
+    record: Record, history: list[Any], origin: Origin, death: Death, error: str | None
 ) -> tuple[HeaderPair, ...]:
     lost = {X_DEATH, *OF_TIME}
     own = tuple(pair for pair in record.headers if pair[0] not in lost and not pair[0].startswith(KAFKA_HEADER))
@@ -278,12 +286,12 @@ def _headers(
         "message": error or _WORDS.get(death.reason, _LIMIT_WORDS),
     }
     kafka = tuple((KAFKA_HEADER + name, text.encode()) for name, text in told.items())
-    return (*own, (X_DEATH, msgspec.json.encode(story)), *kafka)
+    return (*own, (X_DEATH, msgspec.json.encode(history)), *kafka)
 
 
 def _cycles(message: Message, target: str) -> bool:
     """Whether it died in `target` before and no consumer has rejected it since."""
-    for death in story_of(message):
+    for death in failure_history_of(message):
         if death.get("reason") == REJECTED:
             return False
         if death.get("queue") == target:

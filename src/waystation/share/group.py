@@ -57,7 +57,7 @@ class SharedGroup:
         alarm: Alarm[str],
         calendar: CalendarAlarm[str],
         opened: OpenedBatches,
-        letters: Callable[[SharedPartition, list[Death], str | None], None],
+        dead_letters: Callable[[SharedPartition, list[Death], str | None], None],
         index: int = 0,
         epoch: int = 0,
     ) -> None:
@@ -71,7 +71,7 @@ class SharedGroup:
         self.machine = ShareGroup(group_id, settings, epoch)
         self.partitions: dict[PartitionKey, SharedPartition] = {}
         self.feeds: dict[str, SharedFeed] = {}
-        self.bury = letters
+        self.bury = dead_letters
         self.remembered: dict[PartitionKey, Saved] = {}
         """Partitions as the log has them, until they are used."""
         self._clock = clock
@@ -131,7 +131,7 @@ class SharedGroup:
 
     @property
     def keeps_dead(self) -> bool:
-        """Dead records have a letter written. Without a target that somebody chose, those of Kafka's share groups are
+        """Dead records become dead letters. Without a target that somebody chose, those of Kafka's share groups are
         archived, as in Kafka; what our own members give up is never dropped unless somebody says so."""
         return self.settings.dead_letter is not None or (self.ours and not self.settings.dead_letter_said)
 

@@ -268,7 +268,7 @@ class SharedPartition:
         self.tell(error)
 
     def buried(self, death: Death) -> None:
-        """The letters of these dead records are written, or will never be."""
+        """The dead letters of these records are written, or will never be."""
         self.core.buried(death.first, death.count)
         self._note([], None)
 

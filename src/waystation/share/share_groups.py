@@ -43,7 +43,7 @@ from waystation.share.checks import (
     check_own,
     wanted_settings,
 )
-from waystation.share.dead_letters import Exchanges, QueueTargets, SharedLetters
+from waystation.share.dead_letters import Exchanges, QueueTargets, ShareGroupDeadLetters
 from waystation.share.feed import OnEnd, SharedFeed
 from waystation.share.group import PartitionKey, SharedGroup, Start, at_time, earliest, latest_committed
 from waystation.share.journal import SharedJournal
@@ -110,7 +110,7 @@ class SharedGroups:
         self._groups: dict[str, SharedGroup] = {}
         self._own: dict[str, dict[str, str]] = {}
         """Settings of groups, whether they are there or not."""
-        self.letters = SharedLetters(world.clock, publishing, ensure_topic, queues, exchanges)
+        self.dead_letters = ShareGroupDeadLetters(world.clock, publishing, ensure_topic, queues, exchanges)
         self.tracing: Tracing | None = None
         self.opened = OpenedBatches(OPENED_BYTES)
         self._alarm = Alarm(world.clock, self._ring)
@@ -166,7 +166,7 @@ class SharedGroups:
     def _drop_group(self, group: SharedGroup) -> None:
         self.sessions.end_all_of(group.id)
         self._alarm.set(f"group\0{group.id}", None)
-        self.letters.drop(group)
+        self.dead_letters.drop(group)
         group.drop(NotCoordinator(f"this broker is no longer the coordinator of {group.id!r}; ask which one is"))
         self.history.forget(group.id)
 
@@ -183,7 +183,7 @@ class SharedGroups:
             group.close()
         if self._look is not None:
             self._look.cancel()
-        await self.letters.close()
+        await self.dead_letters.close()
         self.journal.close()
 
     def settings_changed(self) -> None:
@@ -423,7 +423,7 @@ class SharedGroups:
             alarm=self._alarm,
             calendar=self._calendar,
             opened=self.opened,
-            letters=self.letters.bury,
+            dead_letters=self.dead_letters.bury,
             index=self.journal.index_of(group_id),
             epoch=epoch,
         )

@@ -149,28 +149,28 @@ class Streams:
         """Keeps a dead letter with its failure history; done when it is durable."""
         now_ms = self._world.clock.now_ms()
         message = dead.message
-        story = with_death(message, f"{TOPIC_TARGET}{dead.source}", reason, now_ms, dead.deliveries, error)
-        story[0] |= {"group": group, "partition": dead.partition, "offset": dead.offset}
-        letter = msgspec.structs.replace(
+        history = with_death(message, f"{TOPIC_TARGET}{dead.source}", reason, now_ms, dead.deliveries, error)
+        history[0] |= {"group": group, "partition": dead.partition, "offset": dead.offset}
+        dead_letter = msgspec.structs.replace(
             message,
             id=message.id if message.id is not None else f"{dead.source}-{dead.partition}@{dead.offset}",
-            headers={**message.headers, X_DEATH: story},
+            headers={**message.headers, X_DEATH: history},
             delay_ms=0,
             deliver_at_ms=None,
             ttl_ms=None,
         )
-        return self._spawn(self._send_dead(target, letter))
+        return self._spawn(self._send_dead(target, dead_letter))
 
-    async def _send_dead(self, target: str, letter: Message) -> None:
+    async def _send_dead(self, target: str, dead_letter: Message) -> None:
         """To a queue, or to `topic:` and a topic's name; both come into being with their first dead."""
         if target.startswith(TOPIC_TARGET):
             topic = target.removeprefix(TOPIC_TARGET)
             await self._messages.ensure(topic)
-            await self._durability.wait(*self._messages.publish(topic, [letter]).receipts)
+            await self._durability.wait(*self._messages.publish(topic, [dead_letter]).receipts)
             return
         if target not in self._queues:
             await self._queues.declare(target)
-        await self._queues.put_durable(target, [letter])
+        await self._queues.put_durable(target, [dead_letter])
 
     def closed(self, feed: StreamFeed) -> None:
         self.version += 1

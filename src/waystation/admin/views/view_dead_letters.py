@@ -25,7 +25,7 @@ from waystation.message_json import to_json_object
 from waystation.paging import STEP, After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.protocol import Peeked, RedriveAnswer
 from waystation.queues.dead_letter_names import topics_and_groups
-from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, story_of
+from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, failure_history_of
 from waystation.queues.inspection import peeked_at
 from waystation.queues.ledger.ledger import CHUNK, Ledger
 from waystation.queues.redriving import GROUP_TARGET, Redrive
@@ -163,8 +163,8 @@ async def dead_letter_summary(broker: ManagedBroker, query: SummaryQuery) -> Dea
     for entries in _slices(queue):
         for _, _, message in shard.look_at(queue, entries):
             looked += 1
-            story = story_of(message)
-            death = story[0] if story else {}
+            history = failure_history_of(message)
+            death = history[0] if history else {}
             reasons[_text(death.get("reason"))] += 1
             sources[_text(death.get("queue"))] += 1
             if death.get("error") is not None:
@@ -275,7 +275,7 @@ class DeadLetterPage(msgspec.Struct):
 
 
 async def dead_letters(broker: ManagedBroker, query: DeadLettersQuery) -> DeadLetterPage:
-    """Dead letters with their stories, oldest first. `next` goes on where this call ended, found or not."""
+    """Dead letters with their failure histories, oldest first. `next` goes on where this call ended, found or not."""
     shard, queue = broker.queues.of_users(query.queue)
     wanted = _Wanted(query)
     pace = Pace(broker.world.clock)
@@ -310,8 +310,8 @@ class _Wanted:
 
     def matches(self, message: Message) -> bool:
         if self._same or self._error:
-            story = story_of(message)
-            death = story[0] if story else {}
+            history = failure_history_of(message)
+            death = history[0] if history else {}
             # As they are, or as the summary shows them: it has a word for those that say nothing, and cuts long ones.
             if any(text not in (death.get(field), _text(death.get(field))) for field, text in self._same):
                 return False
@@ -336,7 +336,7 @@ def _shown(peeked: Peeked, queue: str) -> dict[str, Any]:
     shown["state"] = peeked.state
     if peeked.ready_at_ms is not None:
         shown["ready_at_ms"] = peeked.ready_at_ms
-    shown["deaths"] = story_of(peeked.delivered.message)
+    shown["deaths"] = failure_history_of(peeked.delivered.message)
     return shown
 
 

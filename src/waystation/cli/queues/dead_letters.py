@@ -29,7 +29,7 @@ TOPIC = "topic:"
 SCANNED = 10_000
 LONGEST_ERROR = 60
 
-Story = list[dict[str, Any]]
+FailureHistory = list[dict[str, Any]]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -64,14 +64,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verb.set_defaults(run=run)
 
 
-def story_of(message: Looked) -> Story:
+def failure_history_of(message: Looked) -> FailureHistory:
     """Its deaths, the latest first; none for a message that somebody put there."""
     return [death for death in message.deaths if isinstance(death, dict)]
 
 
 def latest(message: Looked) -> tuple[str | None, str | None]:
     """From where it came, and why."""
-    for death in story_of(message):
+    for death in failure_history_of(message):
         return str(death.get("queue")), str(death.get("reason"))
     return None, None
 
@@ -111,29 +111,29 @@ def _places(mq: Client, infos: dict[str, QueueInfo], named: list[str]) -> dict[s
 
 
 def _look_into(mq: Client, target: str, info: QueueInfo | None, most: int) -> dict[str, Any]:
-    """How many there are, and the first `most` by source and reason. A target may come with its first letter."""
+    """How many there are, and the first `most` by source and reason. A target may come with its first dead letter."""
     if target.startswith(TOPIC):
         return {"queue": target, "messages": _in_topic(mq, target.removeprefix(TOPIC)), "counted": 0, "counts": []}
     if info is None:
         return {"queue": target, "messages": 0, "counted": 0, "counts": []}
-    tally: Counter[tuple[str | None, str | None]] = Counter()
+    by_kind: Counter[tuple[str | None, str | None]] = Counter()
     times: dict[tuple[str | None, str | None], list[int]] = {}
     for message in peek_on(queue_of(mq, target), most):
         kind = latest(message)
-        tally[kind] += 1
+        by_kind[kind] += 1
         at_ms = _died_ms(message)
         first_last = times.setdefault(kind, [at_ms, at_ms])
         first_last[:] = min(first_last[0], at_ms), max(first_last[1], at_ms)
     counts = [
         {"source": kind[0], "reason": kind[1], "messages": n, "first_ms": times[kind][0], "last_ms": times[kind][1]}
-        for kind, n in tally.most_common()
+        for kind, n in by_kind.most_common()
     ]
     messages = info.ready + info.parked + info.held
-    return {"queue": target, "messages": messages, "bytes": info.bytes, "counted": tally.total(), "counts": counts}
+    return {"queue": target, "messages": messages, "bytes": info.bytes, "counted": by_kind.total(), "counts": counts}
 
 
 def _died_ms(message: Looked) -> int:
-    for death in story_of(message):
+    for death in failure_history_of(message):
         if isinstance(death.get("time"), int):
             return int(death["time"])
     return message.delivered.taken_ms
@@ -200,7 +200,7 @@ def _matching(messages: Iterator[Looked], arguments: argparse.Namespace) -> Iter
 
 
 def _letter_json(message: Looked) -> dict[str, Any]:
-    return looked_json(message) | {"deaths": story_of(message)}
+    return looked_json(message) | {"deaths": failure_history_of(message)}
 
 
 def _show_list(arguments: argparse.Namespace, messages: Iterator[Looked]) -> int:
@@ -211,8 +211,8 @@ def _show_list(arguments: argparse.Namespace, messages: Iterator[Looked]) -> int
     rows = []
     for message in messages:
         source, reason = latest(message)
-        story = story_of(message)
-        error = visible(str(story[0]["error"])) if story and story[0].get("error") else None
+        history = failure_history_of(message)
+        error = visible(str(history[0]["error"])) if history and history[0].get("error") else None
         rows.append(
             (
                 message.tag,
@@ -220,7 +220,7 @@ def _show_list(arguments: argparse.Namespace, messages: Iterator[Looked]) -> int
                 source,
                 reason,
                 f"{spell_age(_died_ms(message))} ago",
-                int(story[0].get("deliveries", 0)) if story else None,
+                int(history[0].get("deliveries", 0)) if history else None,
                 None if error is None else clip(error, LONGEST_ERROR),
                 spell_bytes(len(message.payload)),
                 preview(message.payload, 32),
@@ -238,8 +238,8 @@ def _tell(message: Looked, form: str) -> None:
     payload = spell_payload(message.payload, form)
     print_fields(message)
     print()
-    story = story_of(message)
-    if story:
+    history = failure_history_of(message)
+    if history:
         print_table(
             ("died", "reason", "in", "times", "deliveries", "error"),
             [
@@ -251,7 +251,7 @@ def _tell(message: Looked, form: str) -> None:
                     _count(death, "deliveries"),
                     visible(str(death["error"])) if death.get("error") else None,
                 )
-                for death in story
+                for death in history
             ],
         )
     else:

@@ -170,13 +170,13 @@ class Received:
     @property
     def deaths(self) -> list[dict[str, Any]]:
         """Of a dead letter: why, when, where and how often it died, the latest first."""
-        story = self._delivered.message.headers.get("x-death")
-        if isinstance(story, str):  # it came through a topic, where headers are text
+        history = self._delivered.message.headers.get("x-death")
+        if isinstance(history, str):  # it came through a topic, where headers are text
             try:
-                story = decode_json(story.encode())
+                history = decode_json(history.encode())
             except Invalid:
                 return []
-        return [death for death in story if isinstance(death, dict)] if isinstance(story, list) else []
+        return [death for death in history if isinstance(death, dict)] if isinstance(history, list) else []
 
     @property
     def taken(self) -> datetime:

@@ -21,7 +21,7 @@ _FULL = 255
 _PLUS_ONE = bytes(min(byte + 1, _FULL) for byte in range(256))
 
 
-class TalliesState(msgspec.Struct, array_like=True, frozen=True):
+class DeliveryCountsState(msgspec.Struct, array_like=True, frozen=True):
     """Delivery counts as they are stored."""
 
     numbers: list[int]
@@ -100,15 +100,15 @@ class DeliveryCounts:
     def copy(self) -> DeliveryCounts:
         return DeliveryCounts.load(self.dump())
 
-    def dump(self) -> TalliesState:
-        return TalliesState(list(self._lanes), [bytes(lane) for lane in self._lanes.values()], dict(self._big))
+    def dump(self) -> DeliveryCountsState:
+        return DeliveryCountsState(list(self._lanes), [bytes(lane) for lane in self._lanes.values()], dict(self._big))
 
     @classmethod
-    def load(cls, state: TalliesState) -> DeliveryCounts:
-        tallies = cls()
-        tallies._lanes = {number: bytearray(lane) for number, lane in zip(state.numbers, state.lanes, strict=True)}
-        tallies._big = dict(state.big)
-        return tallies
+    def load(cls, state: DeliveryCountsState) -> DeliveryCounts:
+        counts = cls()
+        counts._lanes = {number: bytearray(lane) for number, lane in zip(state.numbers, state.lanes, strict=True)}
+        counts._big = dict(state.big)
+        return counts
 
     def _lane(self, number: int, length: int) -> bytearray:
         lane = self._lanes.get(number)

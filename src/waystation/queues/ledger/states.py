@@ -21,7 +21,7 @@ import msgspec
 
 from waystation.message import Run
 from waystation.queues.ledger.chunk import BYTES, CHUNK, Chunk
-from waystation.queues.ledger.delivery_counts import DeliveryCounts, TalliesState
+from waystation.queues.ledger.delivery_counts import DeliveryCounts, DeliveryCountsState
 from waystation.queues.ledger.moves import (
     DONE,
     HEAD,
@@ -54,8 +54,8 @@ class StatesState(msgspec.Struct, array_like=True, frozen=True):
     newest: int
     numbers: list[int]
     chunks: list[bytes]
-    tries: TalliesState | None
-    limits: TalliesState | None
+    tries: DeliveryCountsState | None
+    limits: DeliveryCountsState | None
     above: list[bytes] | None = None  # chunk by chunk, the second bytes; None: there are none
 
 

@@ -413,12 +413,12 @@ class Shard(Upkeep):
             queue.open_ledger().finish(dropped)  # a queue with a dead-letter target keeps them until it is told
             self._write_quietly(self._done(queue, dropped))
 
-    def move(self, queue: Queue, runs: Sequence[Run], letters: Mapping[Queue, Sequence[Message]]) -> Receipt:
+    def move(self, queue: Queue, runs: Sequence[Run], dead_letters: Mapping[Queue, Sequence[Message]]) -> Receipt:
         """Puts messages to queues of this shard and ends entries that died in another one of it, in one batch: all of
         that survives a crash, or nothing. Raises Full."""
         now_ms = self.world.clock.now_ms()
         moved: list[tuple[Queue, list[Block]]] = []
-        for target, messages in letters.items():
+        for target, messages in dead_letters.items():
             sizes, plain = check_all(messages, self.max_message_bytes)
             self._check_room(target, len(sizes), sum(sizes))
             first = target.newest + 1
@@ -427,10 +427,10 @@ class Shard(Upkeep):
         written = self.log.write([*commands, Done(queue.id, list(runs))])
         offset = written.first
         for target, blocks in moved:
-            waited = self._enter(target, blocks, len(letters[target]), offset)
+            waited = self._enter(target, blocks, len(dead_letters[target]), offset)
             offset += len(blocks)
             if self.tracing is not None:
-                self.tracing.put(target.name, letters[target], blocks[0][0].first, *written.receipt, own=True)
+                self.tracing.put(target.name, dead_letters[target], blocks[0][0].first, *written.receipt, own=True)
             self._admitted(target, waited, now_ms)
         self.note_use(queue)
         queue.finish(runs, self.bodies.done)

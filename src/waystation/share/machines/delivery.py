@@ -65,7 +65,7 @@ class Settled(msgspec.Struct):
 
 
 class SharePartition:
-    """See the module. `keeps_dead`: the dead are dying until the caller has written their letters (`buried`).
+    """See the module. `keeps_dead`: the dead are dying until the caller has written their dead letters (`buried`).
     `keeps_expired`: so are those that died of their age."""
 
     def __init__(
@@ -258,7 +258,8 @@ class SharePartition:
         return settled
 
     def buried(self, first: int, count: int) -> bool:
-        """The letters of dying records are written (or will never be). Says whether there is something to write."""
+        """The dead letters of dying records are written (or will never be). Says whether there is something to
+        write."""
         for run in self.marks.between(max(first, self.start), first + count):
             if run.mark == DYING:
                 self.marks.set(run.first, run.end, DONE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from waystation.errors import Invalid
 from waystation.spark.ready.parts import PATTERN, STARTING, TOPICS, Argument, Ready, Values, block, source, text
 
-STORY = (
+HISTORY = (
     "ARRAY<STRUCT<queue: STRING, reason: STRING, time: BIGINT, `count`: INT, deliveries: INT, error: STRING,"
     " `group`: STRING>>"
 )
@@ -19,7 +19,7 @@ EXCEPTION = r"^([A-Za-z_][A-Za-z0-9_.]*(?:Error|Exception|Warning|Interrupt|Exit
 def _deaths(of: str) -> str:
     return f"""
 SELECT {of} AS letters_in, id, from_json(CAST(
-         element_at(filter(headers, header -> header.key = 'x-death'), -1).value AS STRING), '{STORY}')[0] AS death
+         element_at(filter(headers, header -> header.key = 'x-death'), -1).value AS STRING), '{HISTORY}')[0] AS death
 FROM letters
 WHERE exists(headers, header -> header.key = 'x-death')
 """

@@ -29,7 +29,7 @@ class QueueList(msgspec.Struct):
 
 
 class DeadLetter(MessageOut, omit_defaults=True):
-    """A message with the story of its deaths, the latest first."""
+    """A message with its failure history, the latest first."""
 
     deaths: list[dict[str, Any]] = msgspec.field(default_factory=list)
 

@@ -264,9 +264,9 @@ class Pipeline:
             once = sink.options.get("guarantee") != "at-least-once"
             if sink.kind == "topic" or sink.kind == "queue":
                 found.append(Target(sink.kind, sink.place, (*sink.path, sink.kind), sink.upserts, once))
-            if (letters := sink.dead_letter) is not None:
-                path = (*sink.path, "dead_letter", letters.kind)
-                found.append(Target(letters.kind, letters.place, path, exactly_once=once))
+            if (dead := sink.dead_letter) is not None:
+                path = (*sink.path, "dead_letter", dead.kind)
+                found.append(Target(dead.kind, dead.place, path, exactly_once=once))
         return found
 
     @property
