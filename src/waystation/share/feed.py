@@ -318,8 +318,8 @@ class SharedFeed:
             self._on_end(error)
 
     def drop(self, error: WaystationError) -> None:
-        """Another broker coordinates the group: that ends the member as a crash would. What it holds is not its own to
-        settle any more."""
+        """Another broker coordinates the group: that ends the member as a crash would. What is in flight to it is not
+        its own to settle any more."""
         if self.closed:
             return
         self.dropped = error

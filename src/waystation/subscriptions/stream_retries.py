@@ -96,7 +96,7 @@ class Retries:
             )
             share.done(offset)
             return
-        share.hold(offset)
+        share.set_aside(offset)
         dead = msgspec.structs.replace(found, deliveries=deliveries)
         self._hub.bury(self._group, target, dead, reason, error).add_done_callback(
             lambda kept: self._told(share, offset, None if kept.cancelled() else kept.exception())

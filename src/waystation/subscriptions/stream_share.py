@@ -128,14 +128,14 @@ class Share(ReadPosition):
         """Whether something before it is to be tried again: then its own failure may be no more than that."""
         return bool(self._shaky) and min(self._shaky) < offset
 
-    def hold(self, offset: int) -> None:
+    def set_aside(self, offset: int) -> None:
         """It is not done, and not with the consumer either."""
         self._shaky.add(offset)
         self.wake_waiters()
 
     def put_back(self, offset: int, due: float) -> None:
         """It is to be delivered again when it is due, and those before it were."""
-        self.hold(offset)
+        self.set_aside(offset)
         heappush(self._waiting, offset)
         self._due[offset] = due
 

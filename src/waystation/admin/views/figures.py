@@ -21,8 +21,8 @@ class QueueFill(NamedTuple):
 
     queue: str
     ready: int
-    parked: int
-    held: int
+    delayed: int
+    in_flight: int
 
 
 class Figures(NamedTuple):

@@ -67,7 +67,7 @@ class DequeueQuery(msgspec.Struct):
 
 
 class Dequeued(msgspec.Struct):
-    """A message, held until it is acknowledged."""
+    """A message, in flight until it is acknowledged."""
 
     id: str
     queue_name: str

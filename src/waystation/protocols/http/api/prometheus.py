@@ -222,8 +222,8 @@ def _queues(broker: Node, figures: Figures) -> Iterator[Metric]:
         PREFIX + "queue_messages", "Messages in one of the busiest queues, by state.", labels=["queue", "state"]
     )
     for one in figures.queues:
-        for state in ("ready", "parked", "held"):
-            family.add_metric([one.queue, state], getattr(one, state))
+        for state, count in (("ready", one.ready), ("parked", one.delayed), ("held", one.in_flight)):
+            family.add_metric([one.queue, state], count)
     yield family
 
 

@@ -183,7 +183,7 @@ class Release(Settle, omit_defaults=True):
 
 
 class Touch(Settle, omit_defaults=True):
-    """More time for messages that are held."""
+    """More time for messages in flight."""
 
     hold_ms: Annotated[int, Meta(ge=1, description="from now; the queue's own if left out")] | None = None
 

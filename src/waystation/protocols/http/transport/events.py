@@ -1,6 +1,6 @@
 """Server-sent events: one answer that does not end, for clients that cannot do WebSockets.
 
-Each event is one message as JSON. What it holds is acknowledged by POST, with its ack id. A comment every few seconds
+Each event is one message as JSON. It is acknowledged by POST, with its ack id. A comment every few seconds
 shows that the line is alive, to whoever is in between as well.
 """
 
@@ -16,7 +16,7 @@ from waystation.protocols.http.transport.wire import Session, Wire
 
 COMMENT_EVERY_S = 15.0
 MAX_STUCK_S = 60.0
-"""A client that reads nothing for so long is given up, and what it holds goes to others."""
+"""A client that reads nothing for so long is given up, and what is in flight to it goes to others."""
 
 
 class EventStream:

@@ -2,7 +2,7 @@
 
 The protocol engine is the sans-I/O core of the `websockets` package; this puts bytes in and carries bytes out. A
 client that sends something that is no JSON object gets one error back and stays; one that breaks the protocol, sends a
-message that is too large or does not answer pings is closed, and whatever it held goes back.
+message that is too large or does not answer pings is closed, and whatever was in flight to it is requeued.
 """
 
 from __future__ import annotations
