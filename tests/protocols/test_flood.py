@@ -47,8 +47,8 @@ class Clients:
         admin.create_topics([NewTopic(TOPIC, 2)])[TOPIC].result(30)
         self.producer = Producer({**address, "acks": "all", "linger.ms": 0})
         self.consumer = Consumer({**address, "group.id": "readers", "enable.auto.commit": False})
-        # librdkafka leaves its first connection when it knows the cluster, and what it asked there (for the coordinator)
-        # with it: all of that before the flood, which leaves no room for another connection.
+        # librdkafka leaves its first connection when it knows the cluster, and with it what it asked there (for the
+        # coordinator): that is over before the flood, which leaves no room for another connection.
         self.consumer.list_topics(TOPIC, timeout=30)
         self.transactional = Producer({**address, "transactional.id": "tx"})
         self.transactional.init_transactions(30)
