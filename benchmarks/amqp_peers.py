@@ -1,4 +1,4 @@
-"""The brokers of the AMQP figures: our own by its AMQP door, and Debian's RabbitMQ.
+"""The brokers of the AMQP figures: our own by its AMQP port, and Debian's RabbitMQ.
 
 RabbitMQ runs as its package has it, without plugins, on a node name, ports, an epmd and folders of its own, all on
 loopback; nothing of it is left when it was stopped or killed. Called by `benchmarks.cli`.
@@ -33,7 +33,7 @@ class WaystationAmqp(Waystation):
     wire: jobs.WireName = field(default="amqp", init=False)
     keeps: str = "fsynced"
 
-    def doors(self, port: int) -> list[str]:
+    def listeners(self, port: int) -> list[str]:
         return ["--amqp", f"127.0.0.1:{port}", "--kafka", "off", "--http", "off"]
 
 

@@ -203,8 +203,8 @@ class Broker(NamedTuple):
 def every_protocol(folder: Path, fill: Callable[[Mapping[str, str]], None]) -> Iterator[Broker]:
     """A fresh broker with every protocol; `fill` is given its addresses, and makes what clients are after."""
     ready = folder / "ready.json"
-    doors = [argument for door in ("kafka", "amqp", "http") for argument in (f"--{door}", "127.0.0.1:0")]
-    command = [sys.executable, "-m", "waystation.cli.main", "serve", "--data", str(folder / "data"), *doors]
+    listeners = [argument for name in ("kafka", "amqp", "http") for argument in (f"--{name}", "127.0.0.1:0")]
+    command = [sys.executable, "-m", "waystation.cli.main", "serve", "--data", str(folder / "data"), *listeners]
     flush = ["--set", "waystation.flush=os"]  # it is the broker's turns that are measured, not the disk's
     running = spawn([*command, *flush, "--ready-file", str(ready)], folder, 0)
     try:

@@ -161,7 +161,7 @@ class Waystation:
     def _environment(self) -> dict[str, str] | None:
         return None if self.checkout is None else {**os.environ, "PYTHONPATH": str(self.checkout / "src")}
 
-    def doors(self, port: int) -> list[str]:
+    def listeners(self, port: int) -> list[str]:
         return ["--kafka", f"127.0.0.1:{port}", "--amqp", "off", "--http", "off"]
 
     def options(self, folder: Path) -> list[str]:
@@ -170,7 +170,7 @@ class Waystation:
 
     def spawn(self, folder: Path, port: int) -> Running:
         profiler = ["-m", "cProfile", "-o", str(self.profile)] if self.profile else []
-        serve = ["serve", "--data", str(folder / "data"), *self.doors(port)]
+        serve = ["serve", "--data", str(folder / "data"), *self.listeners(port)]
         flush = ["--set", f"waystation.flush={self.flush}"] if self.flush != "commit" else []
         command = [sys.executable, *profiler, "-m", "waystation.cli.main", *serve, *flush, *self.options(folder)]
         return spawn(command, folder, port, self._environment())

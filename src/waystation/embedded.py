@@ -52,9 +52,9 @@ class BrokerThread:
             self.data,
             BrokerSettings(values),
             plans_of(
-                kafka=_door_address("kafka", kafka),
-                amqp=_door_address("amqp", amqp),
-                http=_door_address("http", http),
+                kafka=_listener_address("kafka", kafka),
+                amqp=_listener_address("amqp", amqp),
+                http=_listener_address("http", http),
             ),
         )
         self._start(station)
@@ -171,12 +171,12 @@ def _setting_text(name: str, value: object) -> str:
     raise InvalidSetting(f"{name}: {value!r:.60} is neither text nor a number")
 
 
-def _door_address(door: str, text: str) -> Address | None:
+def _listener_address(listener: str, text: str) -> Address | None:
     if text == "off":
         return None
     address = parse_address(text, default_port=0)
     if not address.loopback:
         raise Invalid(
-            f"{door}={text!r}: an embedded broker listens on this machine only; `waystation serve` can do more"
+            f"{listener}={text!r}: an embedded broker listens on this machine only; `waystation serve` can do more"
         )
     return address

@@ -1,4 +1,4 @@
-"""A consumer without a door: it keeps what a feed delivers, and tests wait for what they expect of it."""
+"""A consumer behind no protocol: it keeps what a feed delivers, and tests wait for what they expect of it."""
 
 from __future__ import annotations
 

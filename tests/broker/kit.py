@@ -1,4 +1,4 @@
-"""Brokers on real folders, and what a publisher and a reader do with them, without a door."""
+"""Brokers on real folders, and what a publisher and a reader do with them, without a protocol."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def snapshot(folder: Path, name: str) -> Path:
 
 
 def publish(broker: Broker, topic: str, batch: bytearray, partition: int = 0) -> Appended:
-    """What a door does with a batch that it was sent."""
+    """What a protocol does with a batch that it was sent."""
     target = broker.topics.get(topic).partition(partition)
     return broker.publishing.append(target, batch, broker.publishing.check(target, batch))
 

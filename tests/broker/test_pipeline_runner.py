@@ -189,7 +189,7 @@ def test_none_is_left_when_the_broker_stops_not_even_a_stubborn_one(
             os.kill(pid, 0)
 
 
-def test_nothing_is_started_without_a_door_to_come_to(stage: Stage) -> None:
+def test_nothing_is_started_without_a_listener_to_come_to(stage: Stage) -> None:
     async def work() -> None:
         stage.add("orders")
         stage.server = None

@@ -89,7 +89,9 @@ def trade(seconds: float, pipeline: Reporter) -> None:
 
 def open_shop(server: Server) -> demo_shop.Shop:
     """The shop of the demo, trading by itself on this broker."""
-    kafka, amqp, http = (parse_address(server.addresses[door], default_port=0) for door in ("kafka", "amqp", "http"))
+    kafka, amqp, http = (
+        parse_address(server.addresses[protocol], default_port=0) for protocol in ("kafka", "amqp", "http")
+    )
     shop = demo_shop.Shop(kafka, amqp, http)
     shop.open()
     for actor in (shop.order, shop.tell, shop.upload, shop.pay):

@@ -1,4 +1,4 @@
-"""The pages of connections: real clients of every door are there, with what they do, and one can be closed."""
+"""The pages of connections: real clients of every protocol are there, with what they do, and one can be closed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def name_of(visitor: Visitor, text: str) -> str:
     return str(found[0]["name"]) if found else ""
 
 
-def test_clients_of_every_door_are_shown(visitor: Visitor, server: Server, rabbit: pika.BlockingConnection) -> None:
+def test_clients_of_every_protocol_are_shown(visitor: Visitor, server: Server, rabbit: pika.BlockingConnection) -> None:
     queue, topic, client_id = unique("jobs"), unique("orders"), unique("shop")
     channel = rabbit.channel()
     channel.queue_declare(queue, durable=True)
@@ -45,8 +45,8 @@ def test_clients_of_every_door_are_shown(visitor: Visitor, server: Server, rabbi
         mq.queue(unique("native")).put("1")
         page = visitor.go("/connections")
         table = page.get_by_role("table", name="Connections")
-        for door in ("Kafka", "Native", "AMQP", "HTTP"):
-            expect(table.get_by_text(door, exact=True).first).to_be_visible()
+        for protocol in ("Kafka", "Native", "AMQP", "HTTP"):
+            expect(table.get_by_text(protocol, exact=True).first).to_be_visible()
         assert visitor.fits()
         assert_accessible(page)
         page.get_by_label("Protocol").select_option("AMQP")

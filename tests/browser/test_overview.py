@@ -81,9 +81,9 @@ def test_the_overview_shows_what_happens(visitor: Visitor, traffic: Traffic) -> 
     expect(page.get_by_role("img", name=re.compile(r"Messages per second: published [1-9]"))).to_be_visible()
     expect(page.get_by_role("img", name=re.compile(r"Bytes per second: in [1-9]"))).to_be_visible()
     expect(page.get_by_role("region", name="Health")).to_be_visible()
-    doors = page.get_by_role("table", name="Connections by protocol")
-    for door in ("Kafka", "AMQP", "HTTP"):
-        row = doors.get_by_role("row").filter(has=page.get_by_role("link", name=door))
+    protocols = page.get_by_role("table", name="Connections by protocol")
+    for protocol in ("Kafka", "AMQP", "HTTP"):
+        row = protocols.get_by_role("row").filter(has=page.get_by_role("link", name=protocol))
         expect(row.get_by_role("cell").nth(1)).to_have_text(re.compile(r"^[1-9]"))
     expect(row_of(page, "Busiest topics", traffic.topic)).to_be_visible()
     expect(row_of(page, "Busiest queues", traffic.queue)).to_be_visible()

@@ -145,19 +145,19 @@ def test_flags_win_over_the_file(tmp_path: Path) -> None:
     assert made.log_level == "error"
 
 
-def test_a_door_can_be_off() -> None:
+def test_a_listener_can_be_off() -> None:
     made = plan("--kafka", "off", "--amqp", "off", "--http", "off")
     assert (made.address("kafka"), made.address("amqp"), made.address("http")) == (None, None, None)
 
 
-def test_the_http_door_has_its_port_and_may_have_another(tmp_path: Path) -> None:
+def test_the_http_listener_has_its_port_and_may_have_another(tmp_path: Path) -> None:
     assert plan().address("http") == Address("127.0.0.1", 8080)
     path = written(tmp_path, 'http = "localhost:8081"')
     assert plan("--config", path).address("http") == Address("localhost", 8081)
     assert plan("--config", path, "--http", "localhost").address("http") == Address("localhost", 8080)
 
 
-def test_the_amqp_door_has_its_port_and_may_have_another(tmp_path: Path) -> None:
+def test_the_amqp_listener_has_its_port_and_may_have_another(tmp_path: Path) -> None:
     assert plan().address("amqp") == Address("127.0.0.1", 5672)
     path = written(tmp_path, 'amqp = "localhost:5673"')
     assert plan("--config", path).address("amqp") == Address("localhost", 5673)
@@ -186,10 +186,10 @@ def test_an_empty_variable_does_not_turn_off_what_the_file_asks_for(tmp_path: Pa
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.1.2.3", "example.org"])
 def test_other_machines_are_kept_out_unless_told_otherwise(host: str) -> None:
-    for door in ("kafka", "http"):
-        with pytest.raises(Invalid, match=f"--{door} .*--insecure"):
-            plan(f"--{door}", f"{host}:9095")
-        assert plan(f"--{door}", f"{host}:9095", "--insecure").address(door) is not None
+    for listener in ("kafka", "http"):
+        with pytest.raises(Invalid, match=f"--{listener} .*--insecure"):
+            plan(f"--{listener}", f"{host}:9095")
+        assert plan(f"--{listener}", f"{host}:9095", "--insecure").address(listener) is not None
 
 
 def test_a_setting_that_does_not_exist_is_refused() -> None:

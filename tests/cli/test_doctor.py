@@ -28,8 +28,8 @@ offline = QuickCli("127.0.0.1:1")
 @pytest.fixture
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """The default ports may be somebody's on this machine."""
-    for door in ("KAFKA", "AMQP", "HTTP"):
-        monkeypatch.setenv(f"WAYSTATION_{door}", "127.0.0.1:0")
+    for listener in ("KAFKA", "AMQP", "HTTP"):
+        monkeypatch.setenv(f"WAYSTATION_{listener}", "127.0.0.1:0")
 
 
 def checks(done: Any) -> dict[str, Any]:
@@ -79,11 +79,11 @@ def test_a_folder_that_cannot_be_is_a_problem(tmp_path: Path) -> None:
     assert checks(done)["data"]["advice"]
 
 
-def test_a_running_broker_is_recognised_at_every_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_broker_is_recognised_at_every_listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Server(tmp_path) as server:
-        for door, address in server.addresses.items():
-            assert who_answers(door, parse_address(address, default_port=0)) == __version__
-            monkeypatch.setenv(f"WAYSTATION_{door.upper()}", address)
+        for listener, address in server.addresses.items():
+            assert who_answers(listener, parse_address(address, default_port=0)) == __version__
+            monkeypatch.setenv(f"WAYSTATION_{listener.upper()}", address)
         done = offline("doctor", "--data", str(server.data), "--no-disk-test", "--json")
         found = checks(done)
         assert found["kafka port"]["waystation"] == __version__

@@ -75,7 +75,7 @@ def test_every_setting_can_be_said(quick: QuickCli, queue: str) -> None:
 
 
 def test_the_settings_are_those_of_a_queue() -> None:
-    """All but some: an exclusive queue would go with the command, and others say what a door or a policy did."""
+    """All but some: an exclusive queue would go with the command, and others say what a protocol or a policy did."""
     others = {"exclusive", "queue_type", "policy", "own"}
     assert {name.removesuffix("_ms") for name in QueueSettings.__struct_fields__} == {*NAMES, *others}
     retry = {name for name in NAMES if name.startswith("retry_")}

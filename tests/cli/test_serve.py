@@ -27,9 +27,9 @@ class Serving:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, *words: str, data: str = "data") -> subprocess.Popen[bytes]:
-        for door in ("--amqp", "--http"):
-            if door not in words:
-                words = (door, "127.0.0.1:0", *words)  # the port that it has by default may be somebody else's
+        for listener in ("--amqp", "--http"):
+            if listener not in words:
+                words = (listener, "127.0.0.1:0", *words)  # the port that it has by default may be somebody else's
         process = subprocess.Popen(
             command("serve", "--data", data, *words),
             cwd=self.folder,
@@ -42,7 +42,7 @@ class Serving:
         return process
 
     def started(self, *words: str) -> tuple[subprocess.Popen[bytes], str]:
-        """A broker that is ready, and the address of its Kafka door."""
+        """A broker that is ready, and the address of its Kafka listener."""
         ready = self.folder / "ready.json"
         process = self.start("--kafka", "127.0.0.1:0", "--ready-file", str(ready), *words)
         wait_for(lambda: ready.exists() or process.poll() is not None, "the ready file is there")
@@ -121,7 +121,7 @@ def test_settings_of_file_and_flags_hold(serving: Serving) -> None:
 
 def test_the_environment_alone_is_enough(serving: Serving) -> None:
     ready = serving.folder / "ready.json"
-    told = {f"WAYSTATION_{door}": "127.0.0.1:0" for door in ("KAFKA", "AMQP", "HTTP")}
+    told = {f"WAYSTATION_{listener}": "127.0.0.1:0" for listener in ("KAFKA", "AMQP", "HTTP")}
     told |= {"WAYSTATION_DATA": "by-environment", "WAYSTATION_READY_FILE": str(ready)}
     told |= {"WAYSTATION_SET_NUM_PARTITIONS": "3", "WAYSTATION_LOG_FORMAT": "json", "WAYSTATION_KAFAK": "a slip"}
     process = subprocess.Popen(
@@ -181,7 +181,7 @@ def test_a_taken_port_is_named(serving: Serving) -> None:
     assert address in serving.refused("--kafka", address, data="other")
 
 
-def test_a_taken_port_of_the_http_door_is_named_and_nothing_stays_behind(serving: Serving) -> None:
+def test_a_taken_port_of_the_http_listener_is_named_and_nothing_stays_behind(serving: Serving) -> None:
     _, address = serving.started()
     said = serving.refused("--kafka", "off", "--http", address, data="other")
     assert address in said
@@ -190,14 +190,14 @@ def test_a_taken_port_of_the_http_door_is_named_and_nothing_stays_behind(serving
     wait_for((serving.folder / "ready2.json").exists, "the folder is free again")
 
 
-def test_a_taken_port_of_the_amqp_door_is_named(serving: Serving) -> None:
+def test_a_taken_port_of_the_amqp_listener_is_named(serving: Serving) -> None:
     _, address = serving.started()
     said = serving.refused("--kafka", "off", "--amqp", address, data="other")
     assert address in said
     assert "AMQP protocol" in said
 
 
-def test_a_door_that_is_off_is_not_announced(serving: Serving) -> None:
+def test_a_listener_that_is_off_is_not_announced(serving: Serving) -> None:
     process, _ = serving.started("--amqp", "off", "--http", "off")
     assert json.loads((serving.folder / "ready.json").read_text()).keys() == {"kafka"}
     process.send_signal(signal.SIGTERM)
@@ -268,8 +268,8 @@ def test_without_a_terminal_the_log_has_names_and_values(serving: Serving) -> No
 
 def test_on_a_terminal_the_log_is_for_people(tmp_path: Path) -> None:
     words = ["serve", "--data", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready.json")]
-    for door in ("kafka", "amqp", "http"):
-        words += [f"--{door}", "127.0.0.1:0"]
+    for listener in ("kafka", "amqp", "http"):
+        words += [f"--{listener}", "127.0.0.1:0"]
     with terminal(*words, NO_COLOR="1") as person:
         person.read_until("Ctrl-C")
         cli = Cli(json.loads((tmp_path / "ready.json").read_text())["kafka"])

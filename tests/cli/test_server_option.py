@@ -30,11 +30,13 @@ def test_the_kafka_listener_is_found_however_it_is_written(server: Server, text:
     assert "no topics yet" in QuickCli(text.format(port=port))("topics", "list").text
 
 
-@pytest.mark.parametrize(("door", "name"), [("http", "HTTP"), ("amqp", "AMQP")])
-@pytest.mark.parametrize("text", ["{door}://127.0.0.1:{port}", "{door}://me:secret@127.0.0.1:{port}/x", "{port}"])
-def test_another_listener_is_answered_with_what_to_write(server: Server, door: str, name: str, text: str) -> None:
-    _, port = split_address(server.addresses[door])
-    said = QuickCli(text.format(door=door, port=port))("topics", "list", code=1).err
+@pytest.mark.parametrize(("protocol", "name"), [("http", "HTTP"), ("amqp", "AMQP")])
+@pytest.mark.parametrize(
+    "text", ["{protocol}://127.0.0.1:{port}", "{protocol}://me:secret@127.0.0.1:{port}/x", "{port}"]
+)
+def test_another_listener_is_answered_with_what_to_write(server: Server, protocol: str, name: str, text: str) -> None:
+    _, port = split_address(server.addresses[protocol])
+    said = QuickCli(text.format(protocol=protocol, port=port))("topics", "list", code=1).err
     assert f"127.0.0.1:{port} speaks {name}, not the native protocol" in said
     assert "the broker's Kafka listener, which is 127.0.0.1:9092 unless" in said
     assert "secret" not in said

@@ -28,7 +28,7 @@ def test_systemd_hears_when_it_is_ready_and_when_it_stops(tmp_path: Path, abstra
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind("\0" + name[1:] if abstract else name)
         manager.settimeout(DEADLINE_S)
-        words = [word for door in ("kafka", "amqp", "http") for word in (f"--{door}", "127.0.0.1:0")]
+        words = [word for listener in ("kafka", "amqp", "http") for word in (f"--{listener}", "127.0.0.1:0")]
         process = subprocess.Popen(
             command("serve", "--data", str(tmp_path / "data"), *words),
             env=environment({"NOTIFY_SOCKET": name}),

@@ -1,4 +1,4 @@
-"""Flower, Celery's monitor: workers and tasks by events, queues by RabbitMQ's management API on the HTTP door."""
+"""Flower, Celery's monitor: workers and tasks by events, queues by RabbitMQ's management API on the HTTP port."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is sent through each door, field by field, and what has to be found behind each other.
+"""What is sent through each protocol, field by field, and what has to be found behind each other.
 
-A sample is a message with one field set. `value` is that field as our own doors have it, `record` what a Kafka record
-has in its place, `behind` what is read by our own doors when it went through a topic. Written by hand, and not made by
-the code that is tested.
+A sample is a message with one field set. `value` is that field as our own protocols have it, `record` what a Kafka
+record has in its place, `behind` what is read by our own protocols when it went through a topic. Written by hand, and
+not made by the code that is tested.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Sample:
     record: Any
     behind: Any
     waits: bool = False
-    """Whether our own doors keep it back: then it comes to a topic without the field."""
+    """Whether our own protocols keep it back: then it comes to a topic without the field."""
 
     @property
     def label(self) -> str:

@@ -143,7 +143,7 @@ def test_cc_and_bcc_reach_further_queues(rabbit: AmqpWay, lines: LinesWay) -> No
         assert lines.take(queue, 1)[0].fields["headers"] == {"CC": [second], "h": 1}
 
 
-def test_the_deaths_of_amqp_and_of_other_doors_are_one_story(rabbit: AmqpWay, lines: LinesWay) -> None:
+def test_the_deaths_of_amqp_and_of_other_protocols_are_one_story(rabbit: AmqpWay, lines: LinesWay) -> None:
     queue, dead = unique("q"), lines.lines.queue(unique("dead"))
     terms = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
     rabbit.channel.queue_declare(queue, durable=True, arguments=terms)
@@ -209,7 +209,7 @@ def test_a_kafka_producers_records_are_acked_one_by_one_in_amqp(rabbit: AmqpWay,
     assert (message_id, method.redelivered) == ("m-1", True)
     channel.basic_ack(method.delivery_tag)
     channel.close()
-    # A member of another door in the same group finds nothing left but what is new.
+    # A member of another protocol in the same group finds nothing left but what is new.
     client = ways["client"]
     assert isinstance(client, ClientWay)
     kafka.publish(topic, [text("id", "last", "m-3")])
@@ -251,7 +251,7 @@ def test_from_amqp_over_http_and_back(rabbit: AmqpWay, ways: dict[str, Way]) -> 
 
 
 @pytest.mark.parametrize("way", ["kafka", "lines", "http", "client", "frames"])
-def test_priorities_and_delays_of_every_door_reach_amqp(way: str, rabbit: AmqpWay, ways: dict[str, Way]) -> None:
+def test_priorities_and_delays_of_every_protocol_reach_amqp(way: str, rabbit: AmqpWay, ways: dict[str, Way]) -> None:
     samples = [number("priority", "high", 8), number("max_deliveries", "some", 4)]
     if way == "kafka":
         topic = unique("t")

@@ -124,7 +124,7 @@ def check_deliveries(way: str, ways: dict[str, Way], server: Server, **_: Any) -
 
 
 def delivered_to_a_share_consumer(lines: LinesWay, server: Server) -> int | None:
-    """The count of a record that a member of another door had before and gave back."""
+    """The count of a record that a member of another protocol had before and gave back."""
     topic, group = unique("shared"), unique("g")
     lines.publish(topic, [text("id", "one", "1")])
     asked: dict[str, Any] = {"mode": "shared", "group": group, "start": "earliest", "credit": 1}

@@ -1,6 +1,6 @@
-"""What the broker does with priorities, delays, times to live and retry limits, whichever door they came by.
+"""What the broker does with priorities, delays, times to live and retry limits, whichever protocol they came by.
 
-One test for each cell of the page's table, through all doors; and the same of what the text around the table says.
+One test for each cell of the page's table, through all protocols; and the same of what the text around the table says.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAIT_MS = 200
 
 
 @dataclass
-class Doors:
+class Protocols:
     """All ways, and those by name that do more than the others."""
 
     ways: dict[str, Way]
@@ -70,7 +70,8 @@ class Doors:
         wait_for(lambda: self.lines.lines.counts(queue) == counts, f"{queue} has {counts}")
 
     def readings(self, column: str, topics: Sequence[str], count: int) -> list[list[Seen]]:
-        """What is read of topics by all doors that the column is about, in each of its modes; by topic, in order."""
+        """What is read of topics by all protocols that the column is about, in each of its modes; by topic, in
+        order."""
         readers: list[tuple[Way, Mode | None]] = [(self.kafka, None)]
         if column != KAFKA:
             readers = [(self.ways[name], mode) for name in page.QUEUE_WAYS for mode in modes_of(name, column)]
@@ -83,8 +84,8 @@ class Doors:
 
 
 @pytest.fixture
-def doors(ways: dict[str, Way], server: Server) -> Doors:
-    return Doors(ways, server)
+def protocols(ways: dict[str, Way], server: Server) -> Protocols:
+    return Protocols(ways, server)
 
 
 def payloads(messages: Sequence[Seen]) -> list[str]:
@@ -112,20 +113,20 @@ def priorities() -> list[Sample]:
     return [number("priority", str(value), value) for value in (1, 9, 5)] + [plain("none")]
 
 
-def higher_first(doors: Doors) -> None:
+def higher_first(protocols: Protocols) -> None:
     for writer, reader in zip(page.QUEUE_WAYS, page.QUEUE_WAYS[1:] + page.QUEUE_WAYS[:1], strict=True):
-        queue = doors.queue()
-        doors.ways[writer].put(queue, priorities())
-        found = doors.ways[reader].take(queue, 4)
+        queue = protocols.queue()
+        protocols.ways[writer].put(queue, priorities())
+        found = protocols.ways[reader].take(queue, 4)
         assert [carried(one, "priority") for one in found] == [9, 5, 1, None]
 
 
-def priority_carried(column: str) -> Callable[[Doors], None]:
-    def check(doors: Doors) -> None:
-        topics = [unique("priorities") for _ in doors.ways]
-        for topic, way in zip(topics, doors.ways.values(), strict=True):
+def priority_carried(column: str) -> Callable[[Protocols], None]:
+    def check(protocols: Protocols) -> None:
+        topics = [unique("priorities") for _ in protocols.ways]
+        for topic, way in zip(topics, protocols.ways.values(), strict=True):
             way.publish(topic, priorities())
-        for messages in doors.readings(column, topics, 4):
+        for messages in protocols.readings(column, topics, 4):
             assert [carried(one, "priority") for one in messages] == [1, 9, 5, None]
 
     return check
@@ -144,26 +145,26 @@ def delayed(field: str, wait_ms: int = WAIT_MS) -> list[Sample]:
     ]
 
 
-def delivered_when_due(doors: Doors) -> None:
+def delivered_when_due(protocols: Protocols) -> None:
     for field in ("delay_ms", "deliver_at_ms"):
         for way in page.QUEUE_WAYS:
-            queue = doors.queue()
+            queue = protocols.queue()
             begin_ms = now_ms()
-            doors.ways[way].put(queue, delayed(field))
-            found = doors.ways[way].take(queue, 2)
+            protocols.ways[way].put(queue, delayed(field))
+            found = protocols.ways[way].take(queue, 2)
             assert now_ms() >= begin_ms + WAIT_MS
             assert set(payloads(found)) == {"correlation_id: now", f"{field}: soon"}
-            assert doors.lines.lines.counts(queue) == (0, 1, 0)
+            assert protocols.lines.lines.counts(queue) == (0, 1, 0)
 
 
-def in_the_topic_when_due(column: str) -> Callable[[Doors], None]:
-    def check(doors: Doors) -> None:
+def in_the_topic_when_due(column: str) -> Callable[[Protocols], None]:
+    def check(protocols: Protocols) -> None:
         for field in ("delay_ms", "deliver_at_ms"):
             begin_ms = now_ms()
             topics = [unique("delayed") for _ in page.QUEUE_WAYS]
             for topic, way in zip(topics, page.QUEUE_WAYS, strict=True):
-                doors.ways[way].publish(topic, delayed(field))
-            for messages in doors.readings(column, topics, 2):
+                protocols.ways[way].publish(topic, delayed(field))
+            for messages in protocols.readings(column, topics, 2):
                 found = dict(zip(payloads(messages), messages, strict=True))
                 assert found.keys() == {"correlation_id: now", f"{field}: soon"}
                 assert found[f"{field}: soon"].fields["timestamp_ms"] >= begin_ms + WAIT_MS
@@ -172,25 +173,25 @@ def in_the_topic_when_due(column: str) -> Callable[[Doors], None]:
     return check
 
 
-def kafka_delays(doors: Doors, wait_ms: int = WAIT_MS) -> str:
+def kafka_delays(protocols: Protocols, wait_ms: int = WAIT_MS) -> str:
     """A topic with records of a Kafka producer, some of them early."""
     topic = unique("kafka-delays")
     for field in ("delay_ms", "deliver_at_ms"):
-        doors.kafka.publish(topic, delayed(field, wait_ms)[:2])
-    doors.kafka.publish(topic, [plain("now")])
+        protocols.kafka.publish(topic, delayed(field, wait_ms)[:2])
+    protocols.kafka.publish(topic, [plain("now")])
     return topic
 
 
-def cannot_be(doors: Doors) -> None:
-    queue = doors.queue()
-    doors.kafka.publish(queue, delayed("delay_ms"))  # it goes to a topic of that name
-    assert doors.lines.lines.counts(queue) == (0, 0, 0)
+def cannot_be(protocols: Protocols) -> None:
+    queue = protocols.queue()
+    protocols.kafka.publish(queue, delayed("delay_ms"))  # it goes to a topic of that name
+    assert protocols.lines.lines.counts(queue) == (0, 0, 0)
 
 
-def held_back(doors: Doors) -> None:
+def held_back(protocols: Protocols) -> None:
     for way in page.QUEUE_WAYS:
-        topic = kafka_delays(doors)
-        messages = doors.ways[way].read([topic], 3, "shared")
+        topic = kafka_delays(protocols)
+        messages = protocols.ways[way].read([topic], 3, "shared")
         received_ms = now_ms()
         found = dict(zip(payloads(messages), messages, strict=True))
         # Those of an hour later are the first in the topic: they would have come before these.
@@ -209,10 +210,10 @@ def deliveries_of(one: Seen) -> int:
     return int(one.raw["deliveries"] if isinstance(one.raw, dict) else one.raw.deliveries)
 
 
-def delay_carried(column: str) -> Callable[[Doors], None]:
-    def check(doors: Doors) -> None:
-        topic = kafka_delays(doors)
-        for messages in doors.readings(column, [topic], 5):
+def delay_carried(column: str) -> Callable[[Protocols], None]:
+    def check(protocols: Protocols) -> None:
+        topic = kafka_delays(protocols)
+        for messages in protocols.readings(column, [topic], 5):
             fields = ["delay_ms", "delay_ms", "deliver_at_ms", "deliver_at_ms"]
             assert [name.partition(":")[0] for name in payloads(messages)[:4]] == fields
             values = [carried(one, field) for one, field in zip(messages, fields, strict=False)]
@@ -231,17 +232,17 @@ def mortal() -> list[Sample]:
     return [number("ttl_ms", "gone", SHORT_MS), number("ttl_ms", "stays", HOUR_MS)]
 
 
-def dead_in_queue(doors: Doors) -> None:
+def dead_in_queue(protocols: Protocols) -> None:
     for way in page.QUEUE_WAYS:
-        dead = doors.queue()
+        dead = protocols.queue()
         for target in (dead, None):
-            queue = doors.queue(dead_letter=target)
-            doors.ways[way].put(queue, mortal())
+            queue = protocols.queue(dead_letter=target)
+            protocols.ways[way].put(queue, mortal())
             past(now_ms() + SHORT_MS)
-            (seen,) = doors.ways[way].take(queue, 1)
+            (seen,) = protocols.ways[way].take(queue, 1)
             assert payloads([seen]) == ["ttl_ms: stays"]
-            doors.await_counts(queue, (0, 0, 0))
-        (letter,) = doors.ways[way].take(dead, 1)
+            protocols.await_counts(queue, (0, 0, 0))
+        (letter,) = protocols.ways[way].take(dead, 1)
         assert payloads([letter]) == ["ttl_ms: gone"]
         (death,) = letter.fields["headers"]["x-death"]
         assert (death["reason"], death.get("deliveries")) == ("expired", None if way == "amqp" else 0)
@@ -257,37 +258,37 @@ def mortals(ways: dict[str, Way]) -> list[str]:
     return topics
 
 
-def dead_in_shared(doors: Doors, topics: list[str]) -> None:
-    for messages in doors.readings(SHARED, topics, 1):
+def dead_in_shared(protocols: Protocols, topics: list[str]) -> None:
+    for messages in protocols.readings(SHARED, topics, 1):
         assert payloads(messages) == ["ttl_ms: stays"]
     dead_topic = unique("dead")
-    doors.lines.lines.ask("create_topic", topic=dead_topic)
-    for target in (doors.queue(), f"topic:{dead_topic}"):
+    protocols.lines.lines.ask("create_topic", topic=dead_topic)
+    for target in (protocols.queue(), f"topic:{dead_topic}"):
         topic = topics[0]
-        consumer = doors.lines.subscribe(
+        consumer = protocols.lines.subscribe(
             [topic], mode="shared", group=unique("g"), start="earliest", dead_letter=target
         )
-        (message,) = doors.lines.lines.delivered(1)
+        (message,) = protocols.lines.lines.delivered(1)
         assert message["payload"] == "ttl_ms: stays"
         if target.startswith("topic:"):
-            (letter,) = doors.kafka.read([dead_topic], 1)
+            (letter,) = protocols.kafka.read([dead_topic], 1)
             assert b'"reason":"expired"' in letter.fields["headers"]["x-death"]
             assert letter.fields["headers"]["__dlq.errors.topic"] == topic.encode()
         else:
-            (letter,) = doors.http.take(target, 1)
+            (letter,) = protocols.http.take(target, 1)
             (death,) = letter.fields["headers"]["x-death"]
             assert (death["reason"], death["queue"], death["deliveries"]) == ("expired", f"topic:{topic}", 0)
         assert payloads([letter]) == ["ttl_ms: gone"]
-        doors.lines.lines.ask("cease", consumer=consumer)
+        protocols.lines.lines.ask("cease", consumer=consumer)
 
 
-def passed_over(doors: Doors, topics: list[str]) -> None:
-    for messages in doors.readings(FOLLOWED, topics, 1):
+def passed_over(protocols: Protocols, topics: list[str]) -> None:
+    for messages in protocols.readings(FOLLOWED, topics, 1):
         assert payloads(messages) == ["ttl_ms: stays"]
 
 
-def ttl_carried(doors: Doors, topics: list[str]) -> None:
-    for messages in doors.readings(KAFKA, topics, 2):
+def ttl_carried(protocols: Protocols, topics: list[str]) -> None:
+    for messages in protocols.readings(KAFKA, topics, 2):
         assert payloads(messages) == ["ttl_ms: gone", "ttl_ms: stays"]
         assert [carried(one, "ttl_ms") for one in messages] == [SHORT_MS, HOUR_MS]
 
@@ -295,54 +296,56 @@ def ttl_carried(doors: Doors, topics: list[str]) -> None:
 # -- retry limits ------------------------------------------------------------------------------------------------------
 
 
-def before_the_queues(doors: Doors) -> None:
+def before_the_queues(protocols: Protocols) -> None:
     for way in page.QUEUE_WAYS:
-        dead = doors.queue()
-        queue = doors.queue(dead_letter=dead, max_deliveries=5)
-        doors.ways[way].put(queue, [number("max_deliveries", "once", 1), plain("often")])
-        for message in doors.lines.lines.get(queue, 2, 30_000):
-            doors.lines.lines.settle(message, "reject", delay_ms=0)
-        (letter,) = doors.ways[way].take(dead, 1)
+        dead = protocols.queue()
+        queue = protocols.queue(dead_letter=dead, max_deliveries=5)
+        protocols.ways[way].put(queue, [number("max_deliveries", "once", 1), plain("often")])
+        for message in protocols.lines.lines.get(queue, 2, 30_000):
+            protocols.lines.lines.settle(message, "reject", delay_ms=0)
+        (letter,) = protocols.ways[way].take(dead, 1)
         assert payloads([letter]) == ["max_deliveries: once"]
         reason = "delivery_limit" if way == "amqp" else "delivery-limit"  # RabbitMQ's word
         assert letter.fields["headers"]["x-death"][0]["reason"] == reason
-        (again,) = doors.ways[way].take(queue, 1)
+        (again,) = protocols.ways[way].take(queue, 1)
         assert payloads([again]) == ["correlation_id: often"]
 
 
-def limit_carried(column: str) -> Callable[[Doors], None]:
-    def check(doors: Doors) -> None:
-        topics = [unique("once") for _ in doors.ways]
-        for topic, way in zip(topics, doors.ways.values(), strict=True):
+def limit_carried(column: str) -> Callable[[Protocols], None]:
+    def check(protocols: Protocols) -> None:
+        topics = [unique("once") for _ in protocols.ways]
+        for topic, way in zip(topics, protocols.ways.values(), strict=True):
             way.publish(topic, [number("max_deliveries", "once", 1)])
-        for messages in doors.readings(column, topics, 1):
+        for messages in protocols.readings(column, topics, 1):
             assert [carried(one, "max_deliveries") for one in messages] == [1]
 
     return check
 
 
-def before_the_groups(column: str) -> Callable[[Doors], None]:
+def before_the_groups(column: str) -> Callable[[Protocols], None]:
     """The receiver can read it, and a group's members do not get the message again after so many failures."""
 
-    def check(doors: Doors) -> None:
-        limit_carried(column)(doors)
-        topics = [unique("once") for _ in doors.ways]
-        for topic, way in zip(topics, doors.ways.values(), strict=True):
+    def check(protocols: Protocols) -> None:
+        limit_carried(column)(protocols)
+        topics = [unique("once") for _ in protocols.ways]
+        for topic, way in zip(topics, protocols.ways.values(), strict=True):
             way.publish(topic, [number("max_deliveries", "once", 1), plain("often")])
         for mode in set(MODES_OF[column]) - {"live"}:
             group = unique("g")
-            consumer = doors.lines.subscribe(topics, mode=mode, group=group, start="earliest", max_deliveries=5)
-            first = doors.lines.lines.delivered(2 * len(topics))
-            doors.lines.lines.ask(
+            consumer = protocols.lines.subscribe(topics, mode=mode, group=group, start="earliest", max_deliveries=5)
+            first = protocols.lines.lines.delivered(2 * len(topics))
+            protocols.lines.lines.ask(
                 "settle", tags=[one["tag"] for one in first], consumer=consumer, verdict="reject", delay_ms=0
             )
-            again = doors.lines.lines.delivered(len(topics))
+            again = protocols.lines.lines.delivered(len(topics))
             assert {(one["payload"], one["deliveries"]) for one in again} == {("correlation_id: often", 2)}
-            doors.lines.lines.ask("cease", consumer=consumer)
+            protocols.lines.lines.ask("cease", consumer=consumer)
             for topic in topics:
                 dead = f"{topic}.{group}.dead"
-                doors.lines.lines.ask("declare_queue", queue=dead)  # as the first letter does, which may be on its way
-                (letter,) = doors.lines.lines.get(dead, 1, 30_000)
+                protocols.lines.lines.ask(
+                    "declare_queue", queue=dead
+                )  # as the first letter does, which may be on its way
+                (letter,) = protocols.lines.lines.get(dead, 1, 30_000)
                 assert letter["payload"] == "max_deliveries: once"
 
     return check
@@ -350,7 +353,7 @@ def before_the_groups(column: str) -> Callable[[Doors], None]:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-NO_TOPICS: dict[tuple[str, str], tuple[str, Callable[[Doors], None]]] = {
+NO_TOPICS: dict[tuple[str, str], tuple[str, Callable[[Protocols], None]]] = {
     ("priority", QUEUE): ("higher first", higher_first),
     ("priority", SHARED): ("carried along", priority_carried(SHARED)),
     ("priority", FOLLOWED): ("carried along", priority_carried(FOLLOWED)),
@@ -369,7 +372,7 @@ NO_TOPICS: dict[tuple[str, str], tuple[str, Callable[[Doors], None]]] = {
     ("max_deliveries", FOLLOWED): ("stream: goes before the consumer's", before_the_groups(FOLLOWED)),
     ("max_deliveries", KAFKA): ("carried along", limit_carried(KAFKA)),
 }
-WITH_TOPICS: dict[tuple[str, str], tuple[str, Callable[[Doors, list[str]], None]]] = {
+WITH_TOPICS: dict[tuple[str, str], tuple[str, Callable[[Protocols, list[str]], None]]] = {
     ("ttl_ms", SHARED): ("dead when over", dead_in_shared),
     ("ttl_ms", FOLLOWED): ("passed over when over", passed_over),
     ("ttl_ms", KAFKA): ("carried along", ttl_carried),
@@ -382,29 +385,31 @@ def test_every_cell_of_the_page_is_tested_for_what_it_says() -> None:
 
 
 @pytest.mark.parametrize("cell", NO_TOPICS, ids=": ".join)
-def test_what_the_broker_does(cell: tuple[str, str], doors: Doors) -> None:
-    NO_TOPICS[cell][1](doors)
+def test_what_the_broker_does(cell: tuple[str, str], protocols: Protocols) -> None:
+    NO_TOPICS[cell][1](protocols)
 
 
 @pytest.mark.parametrize("cell", WITH_TOPICS, ids=": ".join)
-def test_what_the_broker_does_with_what_has_expired(cell: tuple[str, str], doors: Doors, mortals: list[str]) -> None:
-    WITH_TOPICS[cell][1](doors, mortals)
+def test_what_the_broker_does_with_what_has_expired(
+    cell: tuple[str, str], protocols: Protocols, mortals: list[str]
+) -> None:
+    WITH_TOPICS[cell][1](protocols, mortals)
 
 
 # -- and more about it -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", page.QUEUE_WAYS)
-def test_a_time_to_live_counts_from_when_the_broker_took_the_message_in(way: str, doors: Doors) -> None:
+def test_a_time_to_live_counts_from_when_the_broker_took_the_message_in(way: str, protocols: Protocols) -> None:
     topic, begin_ms = unique("old-news"), now_ms()
     message = {"payload": "x", "ttl_ms": HOUR_MS, "timestamp_ms": LONG_AGO_MS}
-    doors.lines.lines.ask("publish_messages", topic=topic, message=message)
+    protocols.lines.lines.ask("publish_messages", topic=topic, message=message)
     for mode in modes_of_way(way):
-        (seen,) = doors.ways[way].read([topic], 1, mode)
+        (seen,) = protocols.ways[way].read([topic], 1, mode)
         assert seen.fields == {"payload": b"x", "ttl_ms": HOUR_MS, "timestamp_ms": LONG_AGO_MS}
         if way != "amqp":  # which does not tell it
             assert begin_ms <= taken_of(seen) <= now_ms()
-    (record,) = doors.kafka.read([topic], 1)
+    (record,) = protocols.kafka.read([topic], 1)
     assert record.fields["timestamp_ms"] == LONG_AGO_MS
     assert begin_ms <= int(record.fields["headers"]["x-taken-at"]) <= now_ms()
 
@@ -416,25 +421,27 @@ def taken_of(one: Seen) -> int:
 
 
 @pytest.mark.parametrize("way", page.QUEUE_WAYS)
-def test_a_dead_letter_in_a_topic_does_not_wait_and_does_not_expire_again(way: str, doors: Doors) -> None:
-    topic, dead, lines = unique("dying"), unique("dead"), doors.lines.lines
+def test_a_dead_letter_in_a_topic_does_not_wait_and_does_not_expire_again(way: str, protocols: Protocols) -> None:
+    topic, dead, lines = unique("dying"), unique("dead"), protocols.lines.lines
     lines.ask("create_topic", topic=dead)
-    doors.kafka.publish(topic, [number("ttl_ms", "gone", SHORT_MS), number("delay_ms", "past", 1)])
+    protocols.kafka.publish(topic, [number("ttl_ms", "gone", SHORT_MS), number("delay_ms", "past", 1)])
     past(now_ms() + SHORT_MS)
     target = f"topic:{dead}"
-    consumer = doors.lines.subscribe([topic], mode="shared", group=unique("g"), start="earliest", dead_letter=target)
+    consumer = protocols.lines.subscribe(
+        [topic], mode="shared", group=unique("g"), start="earliest", dead_letter=target
+    )
     (message,) = lines.delivered(1)
     lines.ask("settle", consumer=consumer, tags=[message["tag"]], verdict="kill")
     past(now_ms() + SHORT_MS)
     for mode in modes_of_way(way):
-        letters = doors.ways[way].read([dead], 2, mode)
+        letters = protocols.ways[way].read([dead], 2, mode)
         assert payloads(letters) == ["ttl_ms: gone", "delay_ms: past"]
         assert not any(one.fields.keys() & {"ttl_ms", "delay_ms"} for one in letters)
     lines.ask("cease", consumer=consumer)
 
 
-def test_a_live_subscriber_that_was_slow_does_not_get_what_has_expired_meanwhile(doors: Doors) -> None:
-    lines, topic = doors.lines, unique("slow")
+def test_a_live_subscriber_that_was_slow_does_not_get_what_has_expired_meanwhile(protocols: Protocols) -> None:
+    lines, topic = protocols.lines, unique("slow")
     lines.lines.ask("create_topic", topic=topic)
     consumer = lines.subscribe([topic], credit=0, mode="live")
     lines.publish(topic, mortal())
@@ -445,8 +452,8 @@ def test_a_live_subscriber_that_was_slow_does_not_get_what_has_expired_meanwhile
     lines.lines.ask("cease", consumer=consumer)
 
 
-def test_a_stream_goes_on_behind_a_message_that_expired_before_it_could_be_tried_again(doors: Doors) -> None:
-    lines, topic = doors.lines, unique("retried")
+def test_a_stream_goes_on_behind_a_message_that_expired_before_it_could_be_tried_again(protocols: Protocols) -> None:
+    lines, topic = protocols.lines, unique("retried")
     lines.publish(topic, [plain("first")])
     consumer = lines.subscribe([topic], mode="stream", group=unique("g"), start="earliest")
     (message,) = lines.lines.delivered(1)  # so the next will not wait for the group
@@ -460,60 +467,62 @@ def test_a_stream_goes_on_behind_a_message_that_expired_before_it_could_be_tried
     lines.lines.ask("cease", consumer=consumer)
 
 
-def test_priorities_of_a_kafka_producer_count_in_a_queue_that_its_records_come_to(doors: Doors) -> None:
-    topic, dead = unique("killed"), doors.queue()
-    doors.kafka.publish(topic, [*priorities(), number("delay_ms", "late", HOUR_MS), number("ttl_ms", "short", HOUR_MS)])
-    lines = doors.lines
+def test_priorities_of_a_kafka_producer_count_in_a_queue_that_its_records_come_to(protocols: Protocols) -> None:
+    topic, dead = unique("killed"), protocols.queue()
+    protocols.kafka.publish(
+        topic, [*priorities(), number("delay_ms", "late", HOUR_MS), number("ttl_ms", "short", HOUR_MS)]
+    )
+    lines = protocols.lines
     consumer = lines.subscribe([topic], mode="shared", group=unique("g"), start="earliest", dead_letter=dead)
     tags = [message["tag"] for message in lines.lines.delivered(5)]  # the late one is not there yet
     lines.lines.ask("settle", consumer=consumer, tags=tags, verdict="kill")
-    doors.await_counts(dead, (5, 0, 0))
-    letters = doors.frames.take(dead, 5)
+    protocols.await_counts(dead, (5, 0, 0))
+    letters = protocols.frames.take(dead, 5)
     assert [carried(one, "priority") for one in letters] == [9, 5, 1, None, None]
     assert "ttl_ms" not in letters[-1].fields  # what is dead already does not expire
     lines.lines.ask("cease", consumer=consumer)
 
 
 @pytest.mark.parametrize("way", page.QUEUE_WAYS)
-def test_through_an_exchange_a_field_means_what_it_means_where_the_message_goes(way: str, doors: Doors) -> None:
-    exchange, topic, queue = unique("x"), unique("t"), doors.queue()
-    lines = doors.lines.lines
+def test_through_an_exchange_a_field_means_what_it_means_where_the_message_goes(way: str, protocols: Protocols) -> None:
+    exchange, topic, queue = unique("x"), unique("t"), protocols.queue()
+    lines = protocols.lines.lines
     lines.ask("declare_exchange", exchange=exchange, kind="fanout")
     for target in (f"queue:{queue}", f"topic:{topic}"):
         lines.ask("bind", exchange=exchange, target=target)
     begin_ms = now_ms()
-    doors.ways[way].route(exchange, [*priorities(), number("ttl_ms", "gone", SHORT_MS), *delayed("delay_ms")[:2]])
+    protocols.ways[way].route(exchange, [*priorities(), number("ttl_ms", "gone", SHORT_MS), *delayed("delay_ms")[:2]])
     past(begin_ms + WAIT_MS)
-    doors.await_counts(queue, (5, 1, 0))  # one is not due, one has expired
+    protocols.await_counts(queue, (5, 1, 0))  # one is not due, one has expired
     in_queue = ["priority: 9", "priority: 5", "priority: 1", "correlation_id: none", "delay_ms: soon"]
-    assert payloads(doors.ways[way].take(queue, 5)) == in_queue
+    assert payloads(protocols.ways[way].take(queue, 5)) == in_queue
     in_topic = ["priority: 1", "priority: 9", "priority: 5", "correlation_id: none", "delay_ms: soon"]
-    assert payloads(doors.ways[way].read([topic], 5)) == in_topic
-    assert payloads(doors.kafka.read([topic], 6)) == [*in_topic[:4], "ttl_ms: gone", in_topic[4]]
+    assert payloads(protocols.ways[way].read([topic], 5)) == in_topic
+    assert payloads(protocols.kafka.read([topic], 6)) == [*in_topic[:4], "ttl_ms: gone", in_topic[4]]
 
 
-def test_what_waits_holds_nobody_up_and_is_not_counted_as_delivered(doors: Doors) -> None:
-    topic = kafka_delays(doors, 1_500)
+def test_what_waits_holds_nobody_up_and_is_not_counted_as_delivered(protocols: Protocols) -> None:
+    topic = kafka_delays(protocols, 1_500)
     asked: dict[str, Any] = {"mode": "shared", "group": unique("g"), "start": "earliest"}
-    consumer = doors.lines.subscribe([topic], **asked)
-    (now,) = doors.lines.lines.delivered(1)
+    consumer = protocols.lines.subscribe([topic], **asked)
+    (now,) = protocols.lines.lines.delivered(1)
     assert now["payload"] == "correlation_id: now"
-    doors.lines.lines.ask("cease", consumer=consumer)  # the early ones have never been this consumer's
-    consumer = doors.lines.subscribe([topic], **asked)
+    protocols.lines.lines.ask("cease", consumer=consumer)  # the early ones have never been this consumer's
+    consumer = protocols.lines.subscribe([topic], **asked)
     soon: dict[str, int] = {}
     while len(soon) < 3:
-        soon |= {message["payload"]: message["deliveries"] for message in doors.lines.lines.push()["messages"]}
+        soon |= {message["payload"]: message["deliveries"] for message in protocols.lines.lines.push()["messages"]}
     assert soon == {"correlation_id: now": 2, "delay_ms: soon": 1, "deliver_at_ms: soon": 1}
-    doors.lines.lines.ask("cease", consumer=consumer)
+    protocols.lines.lines.ask("cease", consumer=consumer)
 
 
-def test_kafkas_share_consumers_get_what_is_early_and_what_has_expired(doors: Doors) -> None:
-    topic, group = kafka_delays(doors), unique("g")
-    doors.kafka.publish(topic, mortal())
+def test_kafkas_share_consumers_get_what_is_early_and_what_has_expired(protocols: Protocols) -> None:
+    topic, group = kafka_delays(protocols), unique("g")
+    protocols.kafka.publish(topic, mortal())
     past(now_ms() + SHORT_MS)
-    reader = doors.lines.subscribe([topic], mode="shared", group=group, start="earliest", credit=0)
-    doors.lines.lines.ask("cease", consumer=reader)  # so that the group begins at the beginning
-    consumer = share_consumer(doors.server.bootstrap, group, [topic])
+    reader = protocols.lines.subscribe([topic], mode="shared", group=group, start="earliest", credit=0)
+    protocols.lines.lines.ask("cease", consumer=reader)  # so that the group begins at the beginning
+    consumer = share_consumer(protocols.server.bootstrap, group, [topic])
     try:
         records = take(consumer, 7)
     finally:
@@ -523,14 +532,14 @@ def test_kafkas_share_consumers_get_what_is_early_and_what_has_expired(doors: Do
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", ["kafka", "lines"])
-def test_a_filter_compares_numbers_that_crossed_a_topic_as_numbers(way: str, mode: Mode, doors: Doors) -> None:
+def test_a_filter_compares_numbers_that_crossed_a_topic_as_numbers(way: str, mode: Mode, protocols: Protocols) -> None:
     topic = unique("numbers")
     for value in (3, 5, 10):
-        doors.ways[way].publish(topic, [Sample("headers", str(value), {"n": value}, {"n": b"%d" % value}, None)])
+        protocols.ways[way].publish(topic, [Sample("headers", str(value), {"n": value}, {"n": b"%d" % value}, None)])
     asked: dict[str, Any] = {"history": 10} if mode == "live" else {"group": unique("g"), "start": "earliest"}
-    consumer = doors.lines.subscribe([topic], mode=mode, filter="headers.n > 3", **asked)
+    consumer = protocols.lines.subscribe([topic], mode=mode, filter="headers.n > 3", **asked)
     found: list[Any] = []
     while len(found) < 2:
-        found += doors.lines.lines.push()["messages"]
+        found += protocols.lines.lines.push()["messages"]
     assert [message["headers"]["n"] for message in found] == ["5", "10"]
-    doors.lines.lines.ask("cease", consumer=consumer)
+    protocols.lines.lines.ask("cease", consumer=consumer)

@@ -1,7 +1,7 @@
-"""Every field of a message through every pair of doors: what is written at one is found at the other.
+"""Every field of a message through every pair of protocols: what is written at one is found at the other.
 
-One test for each field, writer and reader, in topics and in queues. Where a field stands behind a door is read from the
-page, so neither the page nor the broker can change without the other.
+One test for each field, writer and reader, in topics and in queues. Where a field stands behind a protocol is read from
+the page, so neither the page nor the broker can change without the other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asking the Kafka door in any version, without a socket: requests and answers go through their bytes.
+"""Asking the Kafka protocol in any version, without a socket: requests and answers go through their bytes.
 
 A request is given with the fields of the newest version; those that a version does not have are left out, as a client
 of that time would. Only tests of groups use this.

@@ -27,7 +27,7 @@ class Fixed:
 
 
 class Told:
-    """What a door was told."""
+    """What a protocol was told."""
 
     def __init__(self, broker: Broker) -> None:
         self.events: list[tuple[str, str | None]] = []

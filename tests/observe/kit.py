@@ -53,13 +53,13 @@ class Growth:
     def of(self, sample: str, **labels: str) -> int:
         return round(self.now().sum(sample, **labels) - self._before.sum(sample, **labels))
 
-    def messages(self, door: str) -> dict[str, int]:
+    def messages(self, protocol: str) -> dict[str, int]:
         """By what happened to them."""
         after = self.now()
         names = ("published", "delivered", "acked", "rejected", "released")
         grown = {
-            name: after.sum(f"waystation_messages_{name}_total", door=door)
-            - self._before.sum(f"waystation_messages_{name}_total", door=door)
+            name: after.sum(f"waystation_messages_{name}_total", door=protocol)
+            - self._before.sum(f"waystation_messages_{name}_total", door=protocol)
             for name in names
         }
         return {name: round(count) for name, count in grown.items() if count}

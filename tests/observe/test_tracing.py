@@ -59,7 +59,7 @@ def received(messages: Subscription) -> Message:
     return message
 
 
-def check_publish(spans: dict[str, Seen], trace: Trace, name: str, kind: str, door: str) -> None:
+def check_publish(spans: dict[str, Seen], trace: Trace, name: str, kind: str, protocol: str) -> None:
     """A publish with its fsync, below the sender's span."""
     publish, fsync = spans[f"publish {name}"], spans["fsync"]
     assert publish.parent == trace.span
@@ -70,10 +70,10 @@ def check_publish(spans: dict[str, Seen], trace: Trace, name: str, kind: str, do
     assert about["messaging.system"] == "waystation"
     assert about["messaging.operation.type"] == "send"
     assert about["messaging.destination.name"] == name
-    assert (about["waystation.destination.kind"], about["waystation.door"]) == (kind, door)
+    assert (about["waystation.destination.kind"], about["waystation.door"]) == (kind, protocol)
 
 
-def check_delivery(spans: dict[str, Seen], trace: Trace, name: str, door: str, outcome: str | None) -> Seen:
+def check_delivery(spans: dict[str, Seen], trace: Trace, name: str, protocol: str, outcome: str | None) -> Seen:
     """A delivery below the sender's span, after the message was taken in; with its verdict, if it has one."""
     deliver, publish = spans[f"deliver {name}"], spans[f"publish {name}"]
     assert deliver.parent == trace.span
@@ -81,7 +81,7 @@ def check_delivery(spans: dict[str, Seen], trace: Trace, name: str, door: str, o
     assert deliver.ended_ns >= deliver.began_ns
     assert deliver.attributes["messaging.operation.type"] == "receive"
     assert deliver.attributes["messaging.destination.name"] == name
-    assert deliver.attributes["waystation.door"] == door
+    assert deliver.attributes["waystation.door"] == protocol
     assert deliver.attributes.get("waystation.outcome") == outcome
     if outcome in spans:
         verdict = spans[str(outcome)]
@@ -192,11 +192,11 @@ def test_kafka_records_read_by_kafka_and_by_others(
         for _ in range(3):
             received(messages).ack()
 
-    def doors() -> bool:
+    def all_protocols() -> bool:
         found = [span for span in collector.of(trace.id) if span.name == f"deliver {topic}"]
         return {"http", "kafka", "native"} <= {str(span.attributes["waystation.door"]) for span in found}
 
-    wait_for(doors, "a delivery by each door")
+    wait_for(all_protocols, "a delivery by each protocol")
 
 
 def test_a_shared_subscription_has_verdicts(collector: Collector, mq: waystation.Client) -> None:

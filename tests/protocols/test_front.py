@@ -1,4 +1,5 @@
-"""The front: shows each connection to its door by the first byte, and sends away those who are too many or silent."""
+"""The front: shows each connection to its protocol by the first byte, and sends away those who are too many or
+silent."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class FakeClock:
 
 
 class Echo(asyncio.BufferedProtocol):
-    """A guest that says its door's name before all that it hears. Its buffer is small, so that much comes in pieces."""
+    """A guest that says its protocol's name before all that it hears. Its buffer is small, so that much comes in
+    pieces."""
 
     def __init__(self, name: bytes, clock: FakeClock, gone: Callable[[], None]) -> None:
         self._name = name
@@ -83,14 +85,15 @@ async def _open(clock: FakeClock, **settings: str) -> AsyncIterator[tuple[Front,
 
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop_factory()])
 @pytest.mark.parametrize(
-    ("sent", "door"), [(b"\xd7WS1 and more", b"N:"), (b'{"a"', b"J:"), (b"\x00\x00\x00\x12kafka", b"K:"), (b"x", b"K:")]
+    ("sent", "protocol"),
+    [(b"\xd7WS1 and more", b"N:"), (b'{"a"', b"J:"), (b"\x00\x00\x00\x12kafka", b"K:"), (b"x", b"K:")],
 )
-def test_the_first_byte_decides(factory: Callable[[], asyncio.AbstractEventLoop], sent: bytes, door: bytes) -> None:
+def test_the_first_byte_decides(factory: Callable[[], asyncio.AbstractEventLoop], sent: bytes, protocol: bytes) -> None:
     async def story() -> None:
         async with _open(FakeClock()) as (_, host, port):
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(sent)
-            assert await reader.readexactly(len(sent) + 2) == door + sent
+            assert await reader.readexactly(len(sent) + 2) == protocol + sent
             writer.write(b"later " * 5000)  # what comes after the first read takes the straight way
             assert await reader.readexactly(30_000) == b"later " * 5000
             writer.close()

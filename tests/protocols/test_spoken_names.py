@@ -41,10 +41,10 @@ SHOP = SpokenNames(Names("shop"))
 NO_NAMES = frozenset(
     (
         "ack_id", "ack_ids", "advice", "alarm", "app_id", "apply_to", "assignor", "at", "available_at",
-        "broker", "by_door", "by_error", "by_reason", "checkpoint", "choices", "cleanup_policy", "client",
+        "broker", "by_error", "by_protocol", "by_reason", "checkpoint", "choices", "cleanup_policy", "client",
         "client_id", "cluster_id", "connection", "connections", "consumer", "content_encoding", "content_type",
         "correlation_id", "created_at", "cursor", "data", "dead_letter_key", "deaths", "default", "definition",
-        "description", "detail", "doc", "doing", "door", "error", "expectation", "fallback", "file", "filter",
+        "description", "detail", "doc", "doing", "error", "expectation", "fallback", "file", "filter",
         "groups", "header", "headers_base64", "host", "inputs", "instance", "ip", "job", "key_base64", "kind",
         "last_error", "listeners", "log", "master", "mechanism", "mechanisms", "member", "messages", "metadata",
         "namespace", "next", "note", "on_fail", "only", "openapi", "operation", "own", "password",

@@ -1,4 +1,4 @@
-"""Queues in the heart, under virtual time: what every door builds on.
+"""Queues in the heart, under virtual time: what every protocol builds on.
 
 Each test runs a whole broker on a simulated disk; `again()` stops it and starts it anew on the same disk, so that most
 promises are also seen to survive.

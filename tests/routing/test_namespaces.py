@@ -23,7 +23,7 @@ HELLO = Message(b"hello")
 class Guest:
     """A connection to a namespace."""
 
-    door = "amqp"
+    protocol = "amqp"
     login = "guest"
     credential = ""
 

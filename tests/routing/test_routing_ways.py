@@ -1,4 +1,5 @@
-"""Ways through exchanges as doors ask for them: resolved, remembered, and told anew when something comes or goes."""
+"""Ways through exchanges as protocols ask for them: resolved, remembered, and told anew when something comes or
+goes."""
 
 from __future__ import annotations
 

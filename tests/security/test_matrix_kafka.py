@@ -157,7 +157,7 @@ class Stage:
         self.monkeypatch = monkeypatch
         self.closed = False  # whether the broker has closed the connection
         self.asked = Asked(broker.permissions, monkeypatch)
-        self.door = KafkaListener(broker, Budgets(broker.settings, broker.world.clock), entrance_of(broker))
+        self.listener = KafkaListener(broker, Budgets(broker.settings, broker.world.clock), entrance_of(broker))
 
     async def ask(self, api: Api, version: int, who: Principal | None) -> bool:
         """Whether there was an answer."""
@@ -166,7 +166,7 @@ class Stage:
         self.monkeypatch.setitem(frames.BY_TYPE, "uuid", self.broker.topics.get(TOPIC).id)
         self.monkeypatch.setattr(self.broker.authenticator, "certificate", lambda _: who)
         self.asked.clear()
-        client = Client(self.door, reads=True)
+        client = Client(self.listener, reads=True)
         client.send(frames.frame(api, version))
         for _ in range(TURNS if who is None else 100 * TURNS):
             if client.wire.sent or client.connection._transport is None:

@@ -1,4 +1,5 @@
-"""Share groups through the Kafka door's handlers: sessions, acknowledgements and offsets, asked in every version.
+"""Share groups through the handlers of the Kafka protocol: sessions, acknowledgements and offsets, asked in every
+version.
 
 What real clients never send is asked for here: wrong epochs, foreign records, types that do not exist.
 """

@@ -1,4 +1,4 @@
-"""Shared subscriptions of our own doors: feeds on a real broker in this process."""
+"""Shared subscriptions of our own protocols: feeds on a real broker in this process."""
 
 from __future__ import annotations
 

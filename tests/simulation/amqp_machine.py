@@ -1,4 +1,5 @@
-"""AMQP clients of a broker on a simulated disk: the door's own session, without a socket, and what it promised them.
+"""AMQP clients of a broker on a simulated disk: the protocol's own session, without a socket, and what it promised
+them.
 
 Every message has a number. A client remembers what was confirmed, what it acknowledged, and what it did in
 transactions; `check` compares that with what the queues hold after the next start.

@@ -1,6 +1,6 @@
 """A whole broker on a simulated disk under mixed work, and the clients that remember what it told them.
 
-As `log_machine.py`, one floor up: the calls are those that doors make (publishing, the group coordinator, the
+As `log_machine.py`, one floor up: the calls are those that protocols make (publishing, the group coordinator, the
 transaction coordinator), the housekeeping runs by itself at a quick beat, and the catalog is on the same disk, as
 durable as SQLite is (`catalog.py`). Names and settings change meanwhile (`name_machine.py`). Transactions write to
 several partitions and commit an offset, all or nothing. Jobs stage several transactions and have them committed by one
@@ -351,7 +351,7 @@ class BrokerMachine:
         )
 
     def append(self, place: tuple[str, int], batch: bytearray) -> Appended:
-        """As a door does it."""
+        """As a protocol does it."""
         promises = self.clients.streams.get(place) or self.clients.table
         partition = self.partition(*place)
         header = self.broker.publishing.check(partition, batch)

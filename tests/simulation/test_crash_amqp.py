@@ -1,6 +1,6 @@
 """Power cuts under AMQP clients: what was confirmed is there, what is done stays done, transactions are whole.
 
-The same frame as `test_crash_queues.py`, through the door's sessions. To repeat a failure: `run_seed(SEED)`.
+The same frame as `test_crash_queues.py`, through the protocol's sessions. To repeat a failure: `run_seed(SEED)`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Thousands of power cuts under a whole broker: records, offsets and transactions are kept as they were acknowledged.
 
-The same check as `test_crash_log.py`, through the calls that doors make. To repeat a failure: `run_seed(SEED)`.
+The same check as `test_crash_log.py`, through the calls that protocols make. To repeat a failure: `run_seed(SEED)`.
 """
 
 from __future__ import annotations

@@ -121,8 +121,8 @@ class Soak:
         self.server = WatchedServer(options.folder, settings=SETTINGS)
         self.server.python = options.python
         self.server.window_suffix = options.window_suffix
-        doors = ("kafka", "amqp", "http")
-        self.server.addresses = {d: f"127.0.0.1:{port}" for d, port in zip(doors, low_ports(3), strict=True)}
+        names = ("kafka", "amqp", "http")
+        self.server.addresses = {d: f"127.0.0.1:{port}" for d, port in zip(names, low_ports(3), strict=True)}
         self.ground = Ground(self.server, self.findings, options.rate)
         self.sampler = Sampler(self.server, options.sample_every_s)
         self.sides: dict[str, Side] = {}

@@ -250,7 +250,7 @@ def test_a_partition_whose_acks_do_not_come_is_given_up(tmp_path: Path, monkeypa
 
 
 class KafkaMember:
-    """A KIP-848 consumer as the Kafka door would speak for it."""
+    """A KIP-848 consumer as the Kafka protocol would speak for it."""
 
     def __init__(self, broker: Broker, member_id: str) -> None:
         self.broker = broker

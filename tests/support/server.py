@@ -119,18 +119,18 @@ class Server:
     def _reserve(self) -> None:
         """Ports that are this server's until it is closed. A socket that is bound but does not listen keeps everybody
         else off, also while the broker is down between two starts; the broker may listen there."""
-        for door in ("kafka", "amqp", "http"):
+        for protocol in ("kafka", "amqp", "http"):
             held = socket.socket()
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             held.bind(("127.0.0.1", 0))
             self._reserved.append(held)
-            self.addresses[door] = f"127.0.0.1:{held.getsockname()[1]}"
+            self.addresses[protocol] = f"127.0.0.1:{held.getsockname()[1]}"
 
     def _command(self, ready: Path) -> list[str]:
         command = [sys.executable, "-m", self.module, "serve"]
         command += ["--memory"] if self.memory else ["--data", str(self.data)]
-        for door in ("kafka", "amqp", "http"):
-            command += [f"--{door}", self.addresses.get(door, "127.0.0.1:0")]
+        for protocol in ("kafka", "amqp", "http"):
+            command += [f"--{protocol}", self.addresses.get(protocol, "127.0.0.1:0")]
         command += ["--ready-file", str(ready), *self.arguments]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
@@ -149,7 +149,7 @@ class Server:
             addresses = json.loads(ready.read_text())
         except (FileNotFoundError, ValueError):
             return None
-        return {str(door): str(address) for door, address in addresses.items() if address}
+        return {str(protocol): str(address) for protocol, address in addresses.items() if address}
 
     def _end(self, how: signal.Signals) -> int:
         if self.process is None:

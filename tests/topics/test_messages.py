@@ -1,4 +1,4 @@
-"""Messages published to topics by any door but Kafka's, and found there again."""
+"""Messages published to topics by any protocol but Kafka's, and found there again."""
 
 from __future__ import annotations
 

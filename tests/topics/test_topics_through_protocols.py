@@ -1,4 +1,4 @@
-"""Topics, live and stream subscriptions through the doors of a real server, native beside Kafka's own clients."""
+"""Topics, live and stream subscriptions through the protocols of a real server, native beside Kafka's own clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transaction APIs of the Kafka door, asked through bytes in every version that is advertised."""
+"""The transaction APIs of the Kafka protocol, asked through bytes in every version that is advertised."""
 
 from __future__ import annotations
 

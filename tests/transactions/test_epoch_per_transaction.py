@@ -1,6 +1,6 @@
 """KIP-890 as its clients use it: no AddPartitionsToTxn, data and offsets join by arriving, every end brings an epoch.
 
-No Python client speaks these versions yet, so the requests are made by hand and handed to the door's own handlers.
+No Python client speaks these versions yet, so the requests are made by hand and handed to the protocol's own handlers.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_what_a_policy_says_is_not_what_was_declared() -> None:
     assert arguments_of(governed) == {"x-max-length": 10}
 
 
-def test_a_queue_of_another_door_in_the_words_of_amqp() -> None:
+def test_a_queue_of_another_protocol_in_the_words_of_amqp() -> None:
     settings = QueueSettings(max_deliveries=4, dead_letter="dead", max_length=7, overflow="dead-letter")
     assert arguments_of(settings) == {
         "x-dead-letter-exchange": "",

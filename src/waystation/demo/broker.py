@@ -38,8 +38,8 @@ class DemoBroker:
         self._ready = self._folder / "ready.json"
         began = time.monotonic()
         command = [sys.executable, "-m", "waystation", "serve", "--data", str(self.data)]
-        for door, port in PORTS.items():
-            command += [f"--{door}", f"127.0.0.1:{port if not free_ports and _free(port) else 0}"]
+        for protocol, port in PORTS.items():
+            command += [f"--{protocol}", f"127.0.0.1:{port if not free_ports and _free(port) else 0}"]
         command += ["--ready-file", str(self._ready)]
         try:
             with self.log.open("wb") as log, _signals_held():
@@ -52,8 +52,8 @@ class DemoBroker:
         self.started_s = time.monotonic() - began
         self.addresses = addresses
 
-    def address(self, door: str) -> Address:
-        return parse_address(self.addresses[door], default_port=PORTS[door])
+    def address(self, protocol: str) -> Address:
+        return parse_address(self.addresses[protocol], default_port=PORTS[protocol])
 
     @property
     def server(self) -> str:

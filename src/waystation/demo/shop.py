@@ -1,4 +1,4 @@
-"""The little shop whose traffic `waystation demo` shows: who sends what through which door, and who works on it.
+"""The little shop whose traffic `waystation demo` shows: who sends what through which protocol, and who works on it.
 
 Each actor is a thread with a connection of its own. Given a number it does so much and ends; else it goes on, at a rate
 that swings, until it is told to stop. What an actor did is in its `counts`, which the tour compares in the end.

@@ -1,4 +1,4 @@
-"""`waystation demo`: a broker, a small shop that uses all of it through every door, and a tour with the dashboard.
+"""`waystation demo`: a broker, a small shop that uses all of it through every protocol, and a tour with the dashboard.
 
 Without `--once` the shop runs until Ctrl-C and the tour tells what to look at. With it every part does a fixed
 amount, and what went in is compared with what came out: the exit code says whether it agrees.
@@ -61,8 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
     try:
         shop = Shop(broker.address("kafka"), broker.address("amqp"), broker.address("http"))
         tour.say("A broker", f"started in {broker.started_s:.2f} s, data in {broker.data}")
-        for door, address in broker.addresses.items():
-            tour.line(f"  {door:<6} {address}")
+        for protocol, address in broker.addresses.items():
+            tour.line(f"  {protocol:<6} {address}")
         tour.line(f"  dashboard: {broker.dashboard}")
         shop.open()
         if not arguments.once:

@@ -90,7 +90,7 @@ class Sampling:
         self._sampled_s = self._now_s()
         self._topics.begin(self._sampled_s)
         self._queues.begin(self._sampled_s)
-        self._counts = self._door_counts()
+        self._counts = self._protocol_counts()
         self._dead_letters.append(sum(self._broker.meters.deaths.kept.values()))
         self._cpu_s = time.process_time()
         self.census.start()
@@ -170,25 +170,27 @@ class Sampling:
 
     def _rate(self, elapsed_s: float) -> None:
         meters, rates = self._broker.meters, self._broker.meters.rates
-        counts = self._door_counts()
-        rates.doors = ProtocolRates(*[per_second(a - b, elapsed_s) for a, b in zip(counts, self._counts, strict=True)])
+        counts = self._protocol_counts()
+        rates.protocols = ProtocolRates(
+            *[per_second(a - b, elapsed_s) for a, b in zip(counts, self._counts, strict=True)]
+        )
         self._counts = counts
         self._dead_letters.append(sum(meters.deaths.kept.values()))
         self.recent_dead_letters = self._dead_letters[-1] - self._dead_letters[0]
         rates.topics = self._topics.take(busy_topic) or rates.topics
         rates.queues = self._queues.take(busy_queue) or rates.queues
 
-    def _door_counts(self) -> list[int]:
+    def _protocol_counts(self) -> list[int]:
         """In the order of `ProtocolRates`."""
-        doors = list(self._broker.meters.doors)
+        meters = list(self._broker.meters.protocols)
         return [
-            sum(door.published for door in doors),
-            sum(door.delivered for door in doors),
-            sum(door.acked for door in doors),
-            sum(door.published_bytes for door in doors),
-            sum(door.delivered_bytes for door in doors),
-            sum(door.requests for door in doors),
-            sum(door.failures for door in doors),
+            sum(meter.published for meter in meters),
+            sum(meter.delivered for meter in meters),
+            sum(meter.acked for meter in meters),
+            sum(meter.published_bytes for meter in meters),
+            sum(meter.delivered_bytes for meter in meters),
+            sum(meter.requests for meter in meters),
+            sum(meter.failures for meter in meters),
         ]
 
     def _measure(self, elapsed_s: float) -> None:
@@ -202,7 +204,7 @@ class Sampling:
         self._worst_s = 0.0
 
     def _add_point(self) -> None:
-        broker, rates = self._broker, self._broker.meters.rates.doors
+        broker, rates = self._broker, self._broker.meters.rates.protocols
         values = {
             "publish": rates.publish,
             "deliver": rates.deliver,

@@ -46,7 +46,7 @@ class ConnectionInfo(msgspec.Struct, frozen=True):
     """A connection as it is now."""
 
     name: str  # unique while it lasts
-    door: str  # amqp, kafka, native, http
+    protocol: str = msgspec.field(name="door")  # amqp, kafka, native, http; `door` is its name in JSON
     user: str
     namespace: str
     peer: tuple[str, int]
@@ -70,7 +70,7 @@ class Connected(Protocol):
     def name(self) -> str: ...
 
     @property
-    def door(self) -> str:
+    def protocol(self) -> str:
         """amqp, kafka, native or http."""
 
     @property
@@ -111,7 +111,7 @@ def spell_some(names: Sequence[str]) -> str:
 
 
 LONGEST_NAME = 60
-DOORS = ("kafka", "native", "amqp", "http")
+PROTOCOLS = ("kafka", "native", "amqp", "http")
 
 
 class Connections:
@@ -120,7 +120,7 @@ class Connections:
     def __init__(self) -> None:
         self._here: dict[str, Connected] = {}
         self._counts: Counter[str] = Counter()  # by namespace
-        self._doors: Counter[str] = Counter()
+        self._by_protocol: Counter[str] = Counter()
         self.opened: Counter[str] = Counter()  # by protocol, since the start
 
     def __len__(self) -> int:
@@ -136,13 +136,13 @@ class Connections:
     def count(self, namespace: str) -> int:
         return self._counts[namespace]
 
-    def at(self, door: str) -> int:
+    def at(self, protocol: str) -> int:
         """How many came by this protocol."""
-        return self._doors[door]
+        return self._by_protocol[protocol]
 
-    def by_door(self) -> dict[str, int]:
+    def by_protocol(self) -> dict[str, int]:
         """How many came by each protocol."""
-        return {door: self._doors[door] for door in DOORS}
+        return {protocol: self._by_protocol[protocol] for protocol in PROTOCOLS}
 
     def get(self, name: str) -> Connected | None:
         return self._here.get(name)
@@ -155,11 +155,11 @@ class Connections:
             self.discard(before)
         self._here[connection.name] = connection
         self._counts[connection.namespace] += 1
-        self._doors[connection.door] += 1
-        self.opened[connection.door] += 1
+        self._by_protocol[connection.protocol] += 1
+        self.opened[connection.protocol] += 1
 
     def discard(self, connection: Connected) -> None:
         if self._here.get(connection.name) is connection:
             del self._here[connection.name]
             self._counts[connection.namespace] -= 1
-            self._doors[connection.door] -= 1
+            self._by_protocol[connection.protocol] -= 1

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from waystation.observe.busiest import Busiest
+from waystation.observe.connections import PROTOCOLS
 from waystation.observe.histogram import BYTES, COUNTS, SECONDS, Histogram
 from waystation.observe.rates import Rates
 
-DOORS = ("kafka", "native", "amqp", "http")
 MOST_NAMES = 200
 """Of calls, and of kinds of errors, of one protocol; what comes then is called `other`."""
 MOST_LABELS = 100
@@ -113,8 +113,8 @@ class LoginMeter:
     __slots__ = ("failures", "successes")
 
     def __init__(self) -> None:
-        self.successes: dict[str, int] = dict.fromkeys(DOORS, 0)
-        self.failures: dict[str, int] = dict.fromkeys(DOORS, 0)
+        self.successes: dict[str, int] = dict.fromkeys(PROTOCOLS, 0)
+        self.failures: dict[str, int] = dict.fromkeys(PROTOCOLS, 0)
 
     def succeeded(self, protocol: str) -> None:
         self.successes[protocol] += 1
@@ -151,12 +151,12 @@ class Meters:
         self.queues = Busiest(MOST_LABELS, width=4)  # put, delivered, acked, dead
 
     @property
-    def doors(self) -> Iterator[ProtocolMeter]:
+    def protocols(self) -> Iterator[ProtocolMeter]:
         yield self.kafka
         yield self.native
         yield self.amqp
         yield self.http
 
-    def of(self, door: str) -> ProtocolMeter:
-        found: ProtocolMeter = getattr(self, door)
+    def of(self, protocol: str) -> ProtocolMeter:
+        found: ProtocolMeter = getattr(self, protocol)
         return found

@@ -64,7 +64,7 @@ class Rates:
     """Replaced with every sample. None: not known yet."""
 
     def __init__(self) -> None:
-        self.doors = ProtocolRates()
+        self.protocols = ProtocolRates()
         self.topics: Grown | None = None
         self.queues: Grown | None = None
 

@@ -53,12 +53,12 @@ class TracedPlace(NamedTuple):
 
     kind: str  # queue, topic, subscription
     name: str
-    door: str
+    protocol: str
     consumer: str = ""
     group: str = ""
 
 
-def about(name: str, kind: str, place: str, destination: str, door: str) -> Attributes:
+def about(name: str, kind: str, place: str, destination: str, protocol: str) -> Attributes:
     """What is known of an operation. `messaging.…` are the names of OpenTelemetry's conventions."""
     return {
         "messaging.system": "waystation",
@@ -66,7 +66,7 @@ def about(name: str, kind: str, place: str, destination: str, door: str) -> Attr
         "messaging.operation.type": kind,
         "messaging.destination.name": destination,
         "waystation.destination.kind": place,
-        "waystation.door": door,
+        "waystation.door": protocol,
     }
 
 

@@ -47,7 +47,7 @@ Deliver = Callable[[list[Delivered]], None]
 
 
 class _Arrival(NamedTuple):
-    door: str
+    protocol: str
     at_ns: int
     waits: bool  # the answer waits for the disk
 
@@ -83,17 +83,17 @@ class Tracing:
         self._warned = -WARN_EVERY_S
 
     @property
-    def door(self) -> str:
+    def protocol(self) -> str:
         """By which the request came that is being handled."""
         arrival = self._arrival.get()
-        return BROKER if arrival is None else arrival.door
+        return BROKER if arrival is None else arrival.protocol
 
-    def arrived(self, door: str, waits: bool = True) -> None:
+    def arrived(self, protocol: str, waits: bool = True) -> None:
         """A protocol begins to handle what has come; `waits`: its answer waits until what it writes is durable.
 
         It holds for the present context: for this connection's callback, and for the tasks that it makes.
         """
-        self._arrival.set(_Arrival(door, self.now_ns(), waits))
+        self._arrival.set(_Arrival(protocol, self.now_ns(), waits))
 
     def close(self) -> None:
         """Ends what is open and sends it. Blocks: for a thread, when nothing else calls any more."""
@@ -137,11 +137,11 @@ class Tracing:
     ) -> None:
         now = self.now_ns()
         arrival = None if own else self._arrival.get()
-        door, began = (BROKER, now) if arrival is None else (arrival.door, arrival.at_ns)
+        protocol, began = (BROKER, now) if arrival is None else (arrival.protocol, arrival.at_ns)
         answered: list[Span] = []
         synced: list[Span] = []
         for one in found[: self._allowed(len(found))]:
-            known = about("publish", "send", kind, name, door)
+            known = about("publish", "send", kind, name, protocol)
             describe(known, one, partition)
             span = self._spans.begin(f"publish {name}", one.parent, began, known, serves=True)
             answered.append(span)
@@ -158,7 +158,7 @@ class Tracing:
 
     def watching(self, deliver: Deliver, kind: str, name: str, consumer: str = "", group: str = "") -> Deliver:
         """`deliver` for a consumer without verdicts; the present request opens it."""
-        place = TracedPlace(kind, name, self.door, consumer, group)
+        place = TracedPlace(kind, name, self.protocol, consumer, group)
 
         def traced(messages: list[Delivered]) -> None:
             self.delivered(place, messages)
@@ -200,7 +200,7 @@ class Tracing:
         self, place: TracedPlace, traced: Traced, now: int, source: str, partition: int, deliveries: int
     ) -> Span:
         name = source or place.name
-        known = about("deliver", "receive", place.kind, name, place.door)
+        known = about("deliver", "receive", place.kind, name, place.protocol)
         describe(known, traced, partition)
         if place.consumer:
             known["waystation.consumer"] = place.consumer

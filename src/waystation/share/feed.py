@@ -172,7 +172,7 @@ class SharedFeed:
     def trace(self, tracing: Tracing) -> None:
         """What it delivers from now on is traced where messages ask for it. Called in the request that opens it."""
         self._tracing = tracing
-        self._place = TracedPlace("subscription", self.group.id, tracing.door, self.name, self.group.id)
+        self._place = TracedPlace("subscription", self.group.id, tracing.protocol, self.name, self.group.id)
 
     # -- what protocols call (`Feed`) --------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ new of that partition until it is done; `max_deliveries` and `dead_letter` end t
 Partitions that are taken back: nothing more is read, what was delivered may be acknowledged for `LET_GO_S`, then they
 are given up; what comes later for them is unknown.
 
-On the loop's thread only. Made by `Streams.open`; doors know it as a `Feed`.
+On the loop's thread only. Made by `Streams.open`; protocols know it as a `Feed`.
 """
 
 from __future__ import annotations

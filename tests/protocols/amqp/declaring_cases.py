@@ -1,6 +1,6 @@
 """What RabbitMQ answers to exchange.* and queue.* methods, case by case, as it was seen to answer them.
 
-A case is a few steps that succeed and a last one whose outcome counts. The same table is run against the door's own
+A case is a few steps that succeed and a last one whose outcome counts. The same table is run against the protocol's own
 code (test_declaring.py) and through a real client against a real server (test_declaring_pika.py).
 """
 

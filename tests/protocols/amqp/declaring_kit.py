@@ -1,4 +1,4 @@
-"""The door's declaring code on a whole broker, without a socket: two connections that take steps of a case."""
+"""The protocol's declaring code on a whole broker, without a socket: two connections that take steps of a case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""exchange.* and queue.* methods, as the door's own code answers them. See declaring_cases.py for what is expected."""
+"""exchange.* and queue.* methods, as the protocol's own code answers them. See declaring_cases.py for what is
+expected."""
 
 from __future__ import annotations
 
@@ -149,7 +150,7 @@ def test_arguments_become_settings(arguments: dict[str, Any], fields: dict[str, 
     with_broker(work)
 
 
-def test_a_queue_of_another_door_has_to_agree_in_what_is_named() -> None:
+def test_a_queue_of_another_protocol_has_to_agree_in_what_is_named() -> None:
     async def work(broker: Broker) -> None:
         client = Client(broker)
         await broker.queues.declare("q", QueueSettings(max_length=10, ttl_ms=5000, dead_letter="dead"))

@@ -1,4 +1,4 @@
-"""The AMQP door of a broker inside one's own process."""
+"""AMQP of a broker inside one's own process."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class Wire:
 
 
 class Client:
-    def __init__(self, door: AmqpListener) -> None:
-        self.connection = AmqpConnection(door)
+    def __init__(self, listener: AmqpListener) -> None:
+        self.connection = AmqpConnection(listener)
         self.wire = Wire()
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
         self.send(AmqpWire().hello())
@@ -75,19 +75,19 @@ class Client:
         return sent
 
 
-def with_door(tmp_path: Path, story: Callable[[AmqpListener, ByHand], Coroutine[Any, Any, None]]) -> None:
+def with_listener(tmp_path: Path, story: Callable[[AmqpListener, ByHand], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         broker: Broker = await open_broker(str(tmp_path), BrokerSettings({"waystation.flush": "os"}))
         try:
             line = ByHand()
             budgets = Budgets(broker.settings, broker.world.clock)
             budgets.long_work = line
-            door = AmqpListener(broker, budgets, entrance_of(broker), "127.0.0.1", 0)
+            listener = AmqpListener(broker, budgets, entrance_of(broker), "127.0.0.1", 0)
             for queue, size in (("long", LONG), ("short", 10)):
                 await broker.queues.declare(queue)
                 for _ in range(20):
                     await broker.queues.put_durable(queue, [Message(bytes(size))])
-            await story(door, line)
+            await story(listener, line)
         finally:
             await broker.stop()
 
@@ -95,8 +95,8 @@ def with_door(tmp_path: Path, story: Callable[[AmqpListener, ByHand], Coroutine[
 
 
 def test_long_messages_are_got_one_in_a_turn_and_short_ones_in_between(tmp_path: Path) -> None:
-    async def story(door: AmqpListener, line: ByHand) -> None:
-        greedy, another, ordinary = Client(door), Client(door), Client(door)
+    async def story(listener: AmqpListener, line: ByHand) -> None:
+        greedy, another, ordinary = Client(listener), Client(listener), Client(listener)
         await line.turns()
         for client in (greedy, another, ordinary):
             client.got()
@@ -114,29 +114,29 @@ def test_long_messages_are_got_one_in_a_turn_and_short_ones_in_between(tmp_path:
         await line.rested()
         assert greedy.got() + another.got() == 0
 
-    with_door(tmp_path, story)
+    with_listener(tmp_path, story)
 
 
 def test_what_fills_the_buffer_is_not_followed_by_more_in_the_same_turn(tmp_path: Path) -> None:
-    async def story(door: AmqpListener, line: ByHand) -> None:
-        client = Client(door)
+    async def story(listener: AmqpListener, line: ByHand) -> None:
+        client = Client(listener)
         await line.turns()
         publish = AmqpWire().put(1, "short", [b"x" * 100])
-        much = publish * (len(door.buffer) // len(publish) + 1)
+        much = publish * (len(listener.buffer) // len(publish) + 1)
         client.send(publish)
         assert client.wire.reading
-        client.send(much[: len(door.buffer)])
+        client.send(much[: len(listener.buffer)])
         assert not client.wire.reading
         async with asyncio.timeout(30):
             while not client.wire.reading:
                 await line.rested()
 
-    with_door(tmp_path, story)
+    with_listener(tmp_path, story)
 
 
 def test_a_publish_makes_turns_of_others_short_until_nobody_waits(tmp_path: Path) -> None:
-    async def story(door: AmqpListener, line: ByHand) -> None:
-        ordinary, busy = Client(door), Client(door)
+    async def story(listener: AmqpListener, line: ByHand) -> None:
+        ordinary, busy = Client(listener), Client(listener)
         publish = AmqpWire().put(1, "short", [b"x"])
         line.now_s = 100.0
         assert not busy.connection.others_wait
@@ -149,15 +149,15 @@ def test_a_publish_makes_turns_of_others_short_until_nobody_waits(tmp_path: Path
         await line.turns()
         assert busy.wire.reading, "nobody waits: it is read in one"
 
-    with_door(tmp_path, story)
+    with_listener(tmp_path, story)
 
 
 def test_large_messages_of_many_are_read_one_after_another(tmp_path: Path) -> None:
-    async def story(door: AmqpListener, line: ByHand) -> None:
+    async def story(listener: AmqpListener, line: ByHand) -> None:
         head = method(60, 40, b"\x00\x00" + short("") + short("short") + b"\x00")
         head += frame(2, 1, Struct(">HHQH").pack(60, 0, 8 * 1024 * 1024, 0))
-        much = (head + frame(3, 1, bytes(100_000)) * 3)[: len(door.buffer)]
-        clients = [Client(door) for _ in range(4)]
+        much = (head + frame(3, 1, bytes(100_000)) * 3)[: len(listener.buffer)]
+        clients = [Client(listener) for _ in range(4)]
         await line.turns()
         for client in clients:
             client.send(much)
@@ -166,4 +166,4 @@ def test_large_messages_of_many_are_read_one_after_another(tmp_path: Path) -> No
             assert sum(client.wire.reading for client in clients) == reading
             await line.rested()
 
-    with_door(tmp_path, story)
+    with_listener(tmp_path, story)

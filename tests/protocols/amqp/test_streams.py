@@ -1,4 +1,4 @@
-"""Topics through the AMQP door: streams, and queues whose messages are a shared subscription (`x-topic`).
+"""Topics through the AMQP protocol: streams, and queues whose messages are a shared subscription (`x-topic`).
 
 A real broker, pika on the one side and Kafka's clients on the other.
 """

@@ -1,4 +1,4 @@
-"""One broker for all tests of the HTTP door; each test uses names of its own."""
+"""One broker for all tests of HTTP; each test uses names of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections: what HTTP itself asks of the door, and what bad clients get."""
+"""Connections: what HTTP itself asks of the broker, and what bad clients get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections over HTTP: those of every door are shown with what they do, and can be closed."""
+"""Connections over HTTP: those of every protocol are shown with what they do, and can be closed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def listed(http: Http, **query: Any) -> list[dict[str, Any]]:
     return list(http("GET", "/v1/connections", limit=1000, **query).json["connections"])
 
 
-def of_client(http: Http, door: str, text: str) -> dict[str, Any]:
-    """The only connection of a door that this text finds, as soon as it is listed."""
-    (found,) = wait_for(lambda: listed(http, door=door, search=text), f"{text} is listed", every_s=0.05)
+def of_client(http: Http, protocol: str, text: str) -> dict[str, Any]:
+    """The only connection of a protocol that this text finds, as soon as it is listed."""
+    (found,) = wait_for(lambda: listed(http, door=protocol, search=text), f"{text} is listed", every_s=0.05)
     return found
 
 
@@ -135,7 +135,7 @@ def test_a_request_that_asks_to_close_its_own_connection_is_still_answered(http:
     connection.close()
 
 
-def test_connections_come_in_pages_and_by_door(server: Server, http: Http) -> None:
+def test_connections_come_in_pages_and_by_protocol(server: Server, http: Http) -> None:
     clients = [JsonLines(server.bootstrap) for _ in range(12)]
     mine = unique("paged")
     try:

@@ -43,7 +43,7 @@ def test_a_file_has_one_name_and_what_is_elsewhere_has_none(name: str) -> None:
         DashboardFiles().reply(name)
 
 
-def test_names_are_refused_through_the_door_as_well(http: Http) -> None:
+def test_names_are_refused_over_http_as_well(http: Http) -> None:
     assert http("GET", "/ui/lib/dom.js").status == 200
     for path in ("/ui/lib/..%2findex.html", "/ui/..%2f..%2fdesk.py", "/ui/.%2fapp.js"):
         assert http("GET", path, ok=False).status == 404

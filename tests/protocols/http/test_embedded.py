@@ -1,4 +1,4 @@
-"""The HTTP door of a broker in the same process, and what it costs when nobody uses it."""
+"""HTTP of a broker in the same process, and what it costs when nobody uses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.server import ROOT
 from waystation.errors import Invalid
 
 
-def test_a_broker_in_this_process_has_the_door_if_it_is_asked_for() -> None:
+def test_a_broker_in_this_process_has_the_listener_if_it_is_asked_for() -> None:
     with waystation.open(":memory:", http="127.0.0.1:0") as broker:
         http = Http(broker.http)
         http("POST", "/queue/enqueue", {"queue": "jobs", "message": {"a": 1}})

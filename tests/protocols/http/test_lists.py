@@ -116,7 +116,7 @@ def test_consumers_of_a_queue_are_shown_with_what_they_hold(http: Http, queue: s
     assert http.refused("GET", "/v1/queues/not-there/consumers") == (404, "NotFound")
 
 
-def test_consumers_of_other_doors_name_their_connection(http: Http, server: Server, queue: str) -> None:
+def test_consumers_of_other_protocols_name_their_connection(http: Http, server: Server, queue: str) -> None:
     import pika
 
     host, port = server.addresses["amqp"].rsplit(":", 1)

@@ -76,7 +76,7 @@ class Lab:
         self.budgets = Budgets(broker.settings, broker.world.clock)
         self.budgets.long_work = self.line
         self.shown: Any = LONG
-        self._door: Any = SimpleNamespace(
+        self._listener: Any = SimpleNamespace(
             budgets=self.budgets,
             broker=broker,
             desk=self,
@@ -95,7 +95,7 @@ class Lab:
         yield
 
     def client(self, *, reads: bool) -> Wire:
-        connection = HttpConnection(self._door)
+        connection = HttpConnection(self._listener)
         wire = Wire(connection, reads=reads)
         connection.connection_made(wire)  # type: ignore[arg-type]
         return wire

@@ -155,7 +155,7 @@ def test_a_channel_may_be_a_pattern(http: Http) -> None:
         assert json.loads(socket.recv(timeout=DEADLINE_S))["channel"] == f"{prefix}.sport"
 
 
-def test_what_other_doors_put_is_taken_here(http: Http, queue: str) -> None:
+def test_what_other_protocols_put_is_taken_here(http: Http, queue: str) -> None:
     http.put(queue, "plain text", {"payload_base64": "/wA="}, {"json": {"a": 1}})
     client = MessageQueueClient(http)
     assert [client.dequeue(queue)["body"] for _ in range(3)] == ["plain text", "/wA=", {"a": 1}]

@@ -73,13 +73,13 @@ class Lab:
         nothing = SimpleNamespace(add=lambda _: None, discard=lambda _: None)
         everybody = SimpleNamespace(certificate=lambda _: None)
         broker = SimpleNamespace(connections=nothing, world=SimpleNamespace(clock=clock), authenticator=everybody)
-        self.door: Any = SimpleNamespace(
+        self.listener: Any = SimpleNamespace(
             budgets=budgets, broker=broker, desk=self.desk, now_s=clock.monotonic, add=nothing.add, dismiss=nothing.add
         )
-        self.door.date = lambda: "now"
+        self.listener.date = lambda: "now"
 
     def connect(self) -> tuple[HttpConnection, Wire]:
-        connection, wire = HttpConnection(self.door), Wire()
+        connection, wire = HttpConnection(self.listener), Wire()
         connection.connection_made(wire)  # type: ignore[arg-type]
         return connection, wire
 

@@ -13,7 +13,7 @@ from waystation.protocols.http.transport.problems import problem_of, problem_of_
 from waystation.spark.pipelines.file.problems import PipelineFailed
 
 OTHERS = ("tests.", "waystation.cli", "waystation.client", "waystation.station", "waystation.protocols.kafka")
-"""Whose own errors never reach this door."""
+"""Whose own errors never reach this protocol."""
 
 
 def all_errors(kind: type[WaystationError] = WaystationError) -> list[type[WaystationError]]:

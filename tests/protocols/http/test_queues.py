@@ -178,7 +178,7 @@ def test_a_client_that_leaves_a_long_poll_takes_nothing_with_it(http: Http, queu
     connection.close()
 
     def put_and_taken() -> bool:
-        """Whoever left may still be in the door's list for a moment; then it must not keep what it is given."""
+        """Whoever left may still be in the broker's list for a moment; then it must not keep what it is given."""
         http.put(queue, "for another")
         return bool(http.take(queue, count=10))
 

@@ -1,8 +1,9 @@
-"""A broker in this process and the Kafka door's handlers, asked as a client would: through bytes, in any version.
+"""A broker in this process and the handlers of the Kafka protocol, asked as a client would: through bytes, in any
+version.
 
-`Desk.ask` builds the request of that version with kio, encodes it, has the door decode it, calls the registered
-handler, has the door encode the answer, and decodes that with kio again. So a field that a version lacks, or a value
-that does not fit its type, fails the test that asks.
+`Desk.ask` builds the request of that version with kio, encodes it, has the protocol decode it, calls the registered
+handler, has the protocol encode the answer, and decodes that with kio again. So a field that a version lacks, or a
+value that does not fit its type, fails the test that asks.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ NOTHING: dict[str, Any] = {
 
 
 def versions(name: str) -> list[int]:
-    """Every version of an API that the door advertises."""
+    """Every version of an API that the protocol advertises."""
     api = APIS[API_KEYS[name]]
     return list(range(api.min_version, api.max_version + 1))
 
@@ -148,7 +149,7 @@ class Desk:
         return response
 
     def create(self, name: str, partitions: int = 1, **overrides: str) -> Any:
-        """A topic, made without the door. `retention_ms="5"` stands for retention.ms=5."""
+        """A topic, made without Kafka's protocol. `retention_ms="5"` stands for retention.ms=5."""
         own = {key.replace("_", "."): text for key, text in overrides.items()}
         return self.run(self.broker.topics.create(name, partitions, own))
 

@@ -1,4 +1,4 @@
-"""Fixtures for tests that ask the Kafka door's handlers in this process; see admin_kit.py."""
+"""Fixtures for tests that ask the handlers of the Kafka protocol in this process; see admin_kit.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A well-formed frame of every API in every version that the door advertises, made from the schemas themselves.
+"""A well-formed frame of every API in every version that the protocol advertises, made from the schemas themselves.
 
 What the fuzzer mutates, and what the "every advertised version works" test sends as it is.
 """
@@ -29,7 +29,7 @@ UNKNOWN_ID = UUID(int=7)
 
 
 def apis() -> list[Api]:
-    """Everything that the door answers."""
+    """Everything that the protocol answers."""
     return [APIS[key] for key in sorted(APIS)]
 
 

@@ -1,4 +1,4 @@
-"""docs/reference/kafka-apis.md says exactly what the door answers: no more, no less, in the same versions."""
+"""docs/reference/kafka-apis.md says exactly what the protocol answers: no more, no less, in the same versions."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ class Wire:
 
 
 class Client:
-    def __init__(self, door: KafkaListener, *, reads: bool = False) -> None:
-        self.connection = KafkaConnection(door, lambda: None)
+    def __init__(self, listener: KafkaListener, *, reads: bool = False) -> None:
+        self.connection = KafkaConnection(listener, lambda: None)
         self.wire = Wire(self.connection, reads=reads)
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
 
@@ -98,7 +98,7 @@ class Lab:
         self.line = ByHand()
         budgets = Budgets(broker.settings, broker.world.clock)
         budgets.long_work = self.line
-        self.door = KafkaListener(broker, budgets, entrance_of(broker))
+        self.listener = KafkaListener(broker, budgets, entrance_of(broker))
         self._read = read
 
     def read_now(self) -> int:
@@ -142,8 +142,8 @@ def test_fetches_of_megabytes_are_read_one_step_a_turn_and_a_short_one_is_answer
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(lab: Lab) -> None:
-        first, *others = [Client(lab.door) for _ in range(10)]
-        ordinary = Client(lab.door, reads=True)
+        first, *others = [Client(lab.listener) for _ in range(10)]
+        ordinary = Client(lab.listener, reads=True)
         first.send(kafka_fetch(1, LONG))
         assert lab.read_now() <= FIRST_ANSWER_BYTES + BATCH_BYTES + FREE_BYTES
         for client in others:
@@ -170,7 +170,7 @@ def test_a_client_is_sent_twice_what_it_has_read_and_one_who_never_read_a_megaby
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(lab: Lab) -> None:
-        silent, reader = Client(lab.door), Client(lab.door, reads=True)
+        silent, reader = Client(lab.listener), Client(lab.listener, reads=True)
         silent.send(kafka_fetch(1, LONG))
         assert len(silent.wire.sent) <= FIRST_ANSWER_BYTES + 1_000
         sizes, whole, offset = [], b"", 0
@@ -193,7 +193,7 @@ def test_a_client_is_sent_twice_what_it_has_read_and_one_who_never_read_a_megaby
 
 def test_a_fetch_whose_client_is_gone_is_read_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(lab: Lab) -> None:
-        client, other = Client(lab.door), Client(lab.door)
+        client, other = Client(lab.listener), Client(lab.listener)
         client.send(kafka_fetch(1, LONG))
         other.send(kafka_fetch(1, LONG))
         other.connection.connection_lost(None)
@@ -201,7 +201,7 @@ def test_a_fetch_whose_client_is_gone_is_read_no_further(tmp_path: Path, monkeyp
         await lab.line.rested()
         await lab.line.rested()
         assert lab.read_now() == 0
-        assert lab.door.budgets.unsent.used <= FIRST_ANSWER_BYTES + 1_000, "and holds no room"
+        assert lab.listener.budgets.unsent.used <= FIRST_ANSWER_BYTES + 1_000, "and holds no room"
 
     with_lab(tmp_path, monkeypatch, story)
 
@@ -210,7 +210,7 @@ def test_a_fetch_is_answered_though_its_topic_is_deleted_in_the_middle_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(lab: Lab) -> None:
-        client, other = Client(lab.door), Client(lab.door)
+        client, other = Client(lab.listener), Client(lab.listener)
         client.send(kafka_fetch(1, LONG))
         other.send(kafka_fetch(1, LONG))
         await lab.line.rested()

@@ -68,12 +68,12 @@ def test_every_request_is_asked_about_and_answered(tmp_path: Path, monkeypatch: 
             for field, value in {**meant, **ASSIGNED}.items():
                 monkeypatch.setitem(frames.SPECIAL, field, value)
             refusing = broker.permissions = RefusesEverything()
-            door = KafkaListener(broker, Budgets(broker.settings, broker.world.clock), entrance_of(broker))
+            listener = KafkaListener(broker, Budgets(broker.settings, broker.world.clock), entrance_of(broker))
             wrong = []
             for api in frames.apis():
                 refusing.asked.clear()
                 for version in range(api.min_version, api.max_version + 1):
-                    client = Client(door, reads=True)
+                    client = Client(listener, reads=True)
                     client.send(frames.frame(api, version))
                     if not await answered(client):
                         wrong.append(f"{api.name} {version} was not answered")

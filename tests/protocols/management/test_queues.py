@@ -257,7 +257,7 @@ def test_flower_finds_the_figures_that_it_shows(api: Api) -> None:
 
 
 @ours_only
-def test_queues_of_other_doors_are_shown(api: Api, http: Http) -> None:
+def test_queues_of_other_protocols_are_shown(api: Api, http: Http) -> None:
     queue = unique("native")
     http("PUT", f"/v1/queues/{queue}", {"max_length": 5, "ttl_ms": 1000, "max_deliveries": 3})
     shown = api.get(f"/queues/%2F/{queue}")

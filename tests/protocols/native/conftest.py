@@ -1,4 +1,4 @@
-"""One broker for all tests of this door; each test uses names of its own."""
+"""One broker for all tests of this protocol; each test uses names of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference pages of this door are right."""
+"""The reference pages of this protocol are right."""
 
 from __future__ import annotations
 

@@ -64,8 +64,8 @@ def stats(broker: ManagedBroker) -> dict[str, Any]:
         }
     queues = broker.queues.stats()
     return {
-        "messages_published": sum(meter.published for meter in broker.meters.doors),
-        "messages_delivered": sum(meter.delivered for meter in broker.meters.doors),
+        "messages_published": sum(meter.published for meter in broker.meters.protocols),
+        "messages_delivered": sum(meter.delivered for meter in broker.meters.protocols),
         "total_topics": len(topics),
         "total_subscriptions": broker.subscriptions.total(),
         "topics": topics,

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.errors import Invalid, NotFound, near_matches
-from waystation.observe.connections import DOORS, Connected, ConnectionInfo
+from waystation.observe.connections import PROTOCOLS, Connected, ConnectionInfo
 from waystation.paging import After, Limit, NamesPage, Next, Pace, Search, Total, page_of, sort_in_steps
 
 if TYPE_CHECKING:
@@ -21,14 +21,18 @@ class ConnectionsQuery(msgspec.Struct):
     search: Search = ""
     after: After = ""
     limit: Limit = 100
-    door: Annotated[str, Meta(description="only those of amqp, http, kafka or native; empty: all")] = ""
+    protocol: Annotated[str, Meta(description="only those of amqp, http, kafka or native; empty: all")] = msgspec.field(
+        default="", name="door"
+    )
 
 
 class ConnectionsOut(msgspec.Struct):
     connections: list[ConnectionInfo]
     next: Next
     total: Total
-    by_door: Annotated[dict[str, int], Meta(description="how many there are of each protocol, whatever was asked for")]
+    by_protocol: Annotated[
+        dict[str, int], Meta(description="how many there are of each protocol, whatever was asked for")
+    ] = msgspec.field(name="by_door")
 
 
 class ConnectionQuery(msgspec.Struct):
@@ -38,8 +42,8 @@ class ConnectionQuery(msgspec.Struct):
 async def connections_view(broker: ManagedBroker, query: ConnectionsQuery) -> ConnectionsOut:
     """In the order of names. The search also looks at what clients call themselves, and at what they consume."""
     presence = broker.connections
-    if query.door and query.door not in DOORS:
-        raise Invalid(f"door: {query.door[:40]!r} is none; there are {', '.join(sorted(DOORS))}")
+    if query.protocol and query.protocol not in PROTOCOLS:
+        raise Invalid(f"door: {query.protocol[:40]!r} is none; there are {', '.join(sorted(PROTOCOLS))}")
     page = await _page(broker, query)
     pace = Pace(broker.world.clock)
     shown: list[ConnectionInfo] = []
@@ -48,7 +52,7 @@ async def connections_view(broker: ManagedBroker, query: ConnectionsQuery) -> Co
         if there is not None:  # it may have gone a moment ago
             shown.append(there.info())
         await pace.breathe()
-    return ConnectionsOut(shown, page.next, page.total, presence.by_door())
+    return ConnectionsOut(shown, page.next, page.total, presence.by_protocol())
 
 
 async def _page(broker: ManagedBroker, query: ConnectionsQuery) -> NamesPage:
@@ -56,7 +60,7 @@ async def _page(broker: ManagedBroker, query: ConnectionsQuery) -> NamesPage:
     pace = Pace(broker.world.clock)
     names: list[str] = []
     for one in broker.connections:
-        if (not query.door or one.door == query.door) and (not wanted or _matches(one, wanted)):
+        if (not query.protocol or one.protocol == query.protocol) and (not wanted or _matches(one, wanted)):
             names.append(one.name)
         await pace.breathe()
     return await page_of(await sort_in_steps(names), "", query.after, query.limit)

@@ -128,8 +128,8 @@ def overview_view(broker: ManagedBroker, query: OverviewQuery | None = None) -> 
         ),
         health_of(broker),
         _totals(broker),
-        broker.connections.by_door(),
-        broker.meters.rates.doors,
+        broker.connections.by_protocol(),
+        broker.meters.rates.protocols,
         _resources(broker),
         Busiest(_busy_topics(broker), _busy_queues(broker)),
     )

@@ -65,7 +65,7 @@ class ConsumerOut(msgspec.Struct):
     consumer: Annotated[str, Meta(description="what the queue knows it by")]
     tag: Annotated[str, Meta(description="what its client calls it")]
     connection: Annotated[str, Meta(description="its name in `/v1/connections`")] | None
-    door: str | None
+    protocol: str | None = msgspec.field(name="door")
     prefetch: Annotated[int, Meta(description="maximum number in flight; 0: no limit")]
     held: int
     hold_ms: int
@@ -180,7 +180,7 @@ def _consumer(
         consumer=feed.consumer,
         tag=tagged.tag if tagged is not None else rest or who,
         connection=None if connection is None else connection.name,
-        door=None if connection is None else connection.door,
+        protocol=None if connection is None else connection.protocol,
         prefetch=tagged.prefetch if tagged is not None and not prefetch else prefetch,
         held=ledger.unacked_of(feed.consumer) + feed.claimed,
         hold_ms=feed.visibility_timeout_ms if feed.visibility_timeout_ms is not None else queue.settings.hold_ms,

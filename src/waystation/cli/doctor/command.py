@@ -49,13 +49,13 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Finding]:
     from waystation.cli.doctor.disk import look_at_folder
     from waystation.cli.doctor.ports import look_at_port
     from waystation.cli.server.configuration import gather
-    from waystation.cli.server.listeners import DOORS
+    from waystation.cli.server.listeners import STANDARD_LISTENERS
 
     clock = system.ClockWatch()
     told = gather(os.environ, file=arguments.config, flags={"data": arguments.data})
     yield from (Finding(check="environment", state="warning", says=doubt) for doubt in told.doubts)
     yield from system.look_at_python()
-    for name in (*DOORS, *told.named):
+    for name in (*STANDARD_LISTENERS, *told.named):
         try:
             plan = told.listener(name)
         except Invalid as error:

@@ -10,15 +10,14 @@ from waystation.cli.terminal.native import advised, open_client, view_pages
 from waystation.cli.terminal.output import bold, confirmed, note, print_json, print_table, spell_bytes, visible
 from waystation.cli.terminal.units import spell_age, spell_moment
 from waystation.errors import NotFound
-
-DOORS = ("kafka", "native", "amqp", "http")
+from waystation.observe.connections import PROTOCOLS
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = actions.add_parser("list", help="who is connected, and what they do")
-    listing.add_argument("--protocol", dest="door", choices=DOORS, help="only connections of this protocol")
-    listing.add_argument("--door", dest="door", choices=DOORS, help=argparse.SUPPRESS)
+    listing.add_argument("--protocol", dest="protocol", choices=PROTOCOLS, help="only connections of this protocol")
+    listing.add_argument("--door", dest="protocol", choices=PROTOCOLS, help=argparse.SUPPRESS)
     listing.add_argument("--search", metavar="TEXT", default="", help="only those whose names have this in them")
     listing.add_argument("--limit", type=positive, metavar="N", default=100, help="default: 100")
     add_server(listing)
@@ -37,8 +36,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _list(arguments: argparse.Namespace) -> int:
     query: dict[str, object] = {"search": arguments.search}
-    if arguments.door is not None:
-        query["door"] = arguments.door
+    if arguments.protocol is not None:
+        query["door"] = arguments.protocol
     with open_client(arguments) as mq:
         found = view_pages(mq, "connections", "connections", arguments.limit, **query)
     if arguments.json:

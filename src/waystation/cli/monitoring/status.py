@@ -77,7 +77,7 @@ def _rows(overview: dict[str, Any], chosen: ChosenServer) -> list[tuple[str, str
         (
             "connections",
             f"{sum(connections.values())}"
-            + (f" ({', '.join(f'{door} {count}' for door, count in connections.items() if count)})"),
+            + (f" ({', '.join(f'{protocol} {count}' for protocol, count in connections.items() if count)})"),
         ),
         (
             "rates",

@@ -106,7 +106,7 @@ def frame(overview: dict[str, Any], history: dict[str, Any]) -> list[str]:
     lines = [
         bold(f"waystation {broker['version']}")
         + f"  up {spell_duration(broker['uptime_ms'])}  {health['status']}"
-        + f"  connections: {', '.join(f'{door} {count}' for door, count in connections.items())}",
+        + f"  connections: {', '.join(f'{protocol} {count}' for protocol, count in connections.items())}",
     ]
     lines += [visible(f"  {one['severity']}: {one['what']}; {one['advice']}") for one in health["reasons"]]
     lines += [

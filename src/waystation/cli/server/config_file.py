@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from waystation.cli.server.listeners import DOORS, beside, check_name, of_table, parse_listener
+from waystation.cli.server.listeners import STANDARD_LISTENERS, beside, check_name, of_table, parse_listener
 from waystation.cli.server.options import OPTIONS, Option, check_exposed, nearest, pairs_of_listeners
 from waystation.cli.terminal.setting_units import plain
 from waystation.config import BROKER_SETTINGS, TOPIC_SETTINGS, broker_setting
@@ -75,7 +75,7 @@ class ConfigFile:
 def read_config(path: str) -> ConfigFile:
     """The file, if all of it is right; else Invalid with the first mistake. Whether its addresses may be served is not
     asked here: the environment and the command line have a word in that."""
-    config = check_config(path, doors=False)
+    config = check_config(path, addresses=False)
     if config.mistakes:
         first, *others = config.mistakes
         more = f" (and {len(others)} more; `waystation config check {path}` shows all)" if others else ""
@@ -83,9 +83,9 @@ def read_config(path: str) -> ConfigFile:
     return config
 
 
-def check_config(path: str, *, doors: bool = True) -> ConfigFile:
-    """The file with all its mistakes. Raises Invalid only if it cannot be read at all. `doors`: an address that would
-    not be served if there were nothing but the file is one of them."""
+def check_config(path: str, *, addresses: bool = True) -> ConfigFile:
+    """The file with all its mistakes. Raises Invalid only if it cannot be read at all. `addresses`: an address that
+    would not be served if there were nothing but the file is one of them."""
     config = ConfigFile(path)
     try:
         toml = read_toml(path)
@@ -97,8 +97,8 @@ def check_config(path: str, *, doors: bool = True) -> ConfigFile:
         return config
     checker = _Checker(config, toml.places)
     checker.take_all(toml.content)
-    if doors:
-        checker.check_doors()
+    if addresses:
+        checker.check_addresses()
     config.mistakes.sort(key=lambda mistake: (mistake.line, mistake.column))
     return config
 
@@ -134,7 +134,7 @@ class _Checker:
             raise Invalid(f"it is a table: [{LISTENERS}.{name}], with protocol and address")
         text = beside(of_table(name, table), self._folder)
         parse_listener(name, text)
-        into = self._config.options if name in DOORS else self._config.listeners
+        into = self._config.options if name in STANDARD_LISTENERS else self._config.listeners
         if name in into:
             raise Invalid(f"it is there already, in line {into[name].line}: delete one of the two")
         into[name] = Given(text, line)
@@ -149,7 +149,7 @@ class _Checker:
         if name in into:
             raise Invalid(f"{name} is there already, in line {into[name].line}: delete one of the two")
         text = self._setting(name, value) if option is None else _option(option, value)
-        into[name] = Given(beside(text, self._folder) if name in DOORS else text, line)
+        into[name] = Given(beside(text, self._folder) if name in STANDARD_LISTENERS else text, line)
 
     def _setting(self, name: str, value: object) -> str:
         """A file that is named in [tls] is looked for beside this one."""
@@ -162,12 +162,12 @@ class _Checker:
     def _folder(self) -> str:
         return os.path.dirname(os.path.abspath(self._config.path))
 
-    def check_doors(self) -> None:
+    def check_addresses(self) -> None:
         """A file that is right but for an address that would not be served is not right."""
         options, settings = self._config.options, self._config.settings
         insecure = "insecure" in options and options["insecure"].text == "true"
         closed = "auth.required" in settings and settings["auth.required"].text == "true"
-        given = {door: options[door] for door in DOORS if door in options} | self._config.listeners
+        given = {name: options[name] for name in STANDARD_LISTENERS if name in options} | self._config.listeners
         for name, one in given.items():
             plan = parse_listener(name, one.text)
             if plan is None:

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from waystation.cli.server.listeners import DOORS, check_apart, check_mechanisms, parse_listener
+from waystation.cli.server.listeners import STANDARD_LISTENERS, check_apart, check_mechanisms, parse_listener
 from waystation.cli.server.options import OPTIONS, check_exposed, closest, nearest, pairs_of_listeners
 from waystation.cli.terminal.arguments import parse_pairs
 from waystation.cli.terminal.setting_units import plain
@@ -67,14 +67,14 @@ class Configuration(msgspec.Struct):
     def listeners(self) -> tuple[ListenerPlan, ...]:
         """All that are to be opened. Invalid if two of them would be the same, or if nobody said that others may reach
         one of them, and they could."""
-        names = (*DOORS, *self.named)
+        names = (*STANDARD_LISTENERS, *self.named)
         plans = tuple(plan for plan in map(self.listener, names) if plan is not None)
         check_apart(plans)
         return plans
 
     def listener(self, name: str) -> ListenerPlan | None:
         """None: it is off."""
-        chosen = self.option(name) if name in DOORS else self.named[name]
+        chosen = self.option(name) if name in STANDARD_LISTENERS else self.named[name]
         plan = parse_listener(name, chosen.text)
         if plan is None:
             return None
@@ -181,7 +181,7 @@ def _name(made: Configuration, text: str, kind: SourceKind, where: str) -> None:
     except Invalid as error:
         raise Invalid(f"{where}: {error}") from None
     for name, value in found.items():
-        (made.options if name in DOORS else made.named)[name] = Chosen(value, kind, where)
+        (made.options if name in STANDARD_LISTENERS else made.named)[name] = Chosen(value, kind, where)
 
 
 def _checked(said: str, name: str, text: str) -> str:

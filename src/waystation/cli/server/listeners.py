@@ -27,7 +27,7 @@ from waystation.security.tls_files import ClientCertificates, OwnFiles
 from waystation.station import AMQP_PORT, AMQPS_PORT, HTTP_PORT, ListenerPlan
 
 OFF = "off"
-DOORS = {"kafka": KAFKA_PORT, "amqp": AMQP_PORT, "amqps": AMQPS_PORT, "http": HTTP_PORT}
+STANDARD_LISTENERS = {"kafka": KAFKA_PORT, "amqp": AMQP_PORT, "amqps": AMQPS_PORT, "http": HTTP_PORT}
 """The listeners that are options of their own, and the port of each where an address has none."""
 PROTOCOLS = ("kafka", "amqp", "http")
 MECHANISMS: Mapping[str, Sequence[str]] = {
@@ -67,14 +67,14 @@ def parse_listener(name: str, text: str) -> ListenerPlan | None:
         return None
     where, _, query = text.partition("?")
     protocol = "amqp" if name == "amqps" else name
-    if "://" in where and (name not in DOORS or where.startswith(f"{protocol}://")):
+    if "://" in where and (name not in STANDARD_LISTENERS or where.startswith(f"{protocol}://")):
         protocol, _, where = where.partition("://")
-    elif name not in DOORS:
+    elif name not in STANDARD_LISTENERS:
         raise Invalid(f"{text!r}: say what it speaks, like kafka://{where or '127.0.0.1:9093'}")
     if protocol not in PROTOCOLS:
         hint = nearest_field(protocol, PROTOCOLS) or f"; there are {', '.join(PROTOCOLS)}"
         raise Invalid(f"there is no protocol {protocol[:40]!r}{hint}")
-    address = parse_address(where, default_port=DOORS[name if name in DOORS else protocol])
+    address = parse_address(where, default_port=STANDARD_LISTENERS[name if name in STANDARD_LISTENERS else protocol])
     said = _parts(query)
     tls = _tls(name, said)
     own = _own_files(tls, said)
@@ -95,7 +95,7 @@ def of_table(name: str, table: Mapping[str, object]) -> str:
         raise Invalid('address is missing: say where it listens, like address = "0.0.0.0:9093"')
     if "?" in address or "://" in address:
         raise Invalid(f'address = "{address}": it is HOST:PORT; what else there is to say has keys of its own')
-    protocol = table.get("protocol", "amqp" if name == "amqps" else name if name in DOORS else None)
+    protocol = table.get("protocol", "amqp" if name == "amqps" else name if name in STANDARD_LISTENERS else None)
     if not isinstance(protocol, str):
         raise Invalid(f"protocol is missing: it is one of {', '.join(PROTOCOLS)}")
     said = {key: _text(key, table[key]) for key in PARTS if key in table}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.cli.server.configuration import CONFIG_VARIABLE, gather
-from waystation.cli.server.listeners import DOORS, check_reachable
+from waystation.cli.server.listeners import STANDARD_LISTENERS, check_reachable
 from waystation.cli.server.logs import FORMATS, LEVELS, start_logging
 from waystation.cli.server.options import OPTIONS
 from waystation.cli.server.service import tell_service_manager
@@ -50,9 +50,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory", action="store_true", help="keep all data in memory: nothing is on disk, nothing survives a restart"
     )
-    for door in DOORS:
-        help_text = f"default: {defaults[door]}; port 0 takes a free one"
-        parser.add_argument(f"--{door}", metavar="HOST:PORT|off", help=help_text)
+    for name in STANDARD_LISTENERS:
+        help_text = f"default: {defaults[name]}; port 0 takes a free one"
+        parser.add_argument(f"--{name}", metavar="HOST:PORT|off", help=help_text)
     parser.add_argument(
         "--listeners",
         metavar="NAME=PROTOCOL://HOST:PORT",
@@ -261,7 +261,7 @@ def _stop_or_die(stop: asyncio.Event) -> None:
 def _announce(plan: Plan, addresses: dict[str, str], *, encrypted: Collection[str]) -> None:
     if plan.ready_file is not None:
         _write_whole(plan.ready_file, json.dumps(addresses))
-    tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{door} {address}" for door, address in addresses.items()))
+    tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{name} {address}" for name, address in addresses.items()))
     lines = [f"waystation {__version__}, {_where(plan)}"]
     width = max(6, *(len(name) for name in addresses)) if addresses else 0
     lines += [f"{name:<{width}} {address}" for name, address in addresses.items()]

@@ -800,7 +800,7 @@ class AmqpSession:
         return self.principal.credential
 
     @property
-    def door(self) -> str:
+    def protocol(self) -> str:
         return "amqp"
 
     def token(self) -> str:

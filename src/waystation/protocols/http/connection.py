@@ -56,8 +56,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 class HttpConnection(asyncio.Protocol):
     """Made by the listener for each client. It is the `Wire` of whatever takes it over, and the `Peer` of calls."""
 
-    def __init__(self, door: HttpListener) -> None:
-        self._listener = door
+    def __init__(self, listener: HttpListener) -> None:
+        self._listener = listener
         self._engine = Engine()
         self._waiting: deque[Request] = deque()
         self._broken: Broken | None = None
@@ -65,8 +65,8 @@ class HttpConnection(asyncio.Protocol):
         self._route: AnyRoute | None = None  # what is being answered, or has taken the connection over
         self._takeover: Takeover | None = None
         self._transport: asyncio.Transport | None = None
-        self._requests = door.budgets.requests.share(self, lambda: self._received)
-        self._unsent = door.budgets.unsent.share(self, self._unsent_bytes)
+        self._requests = listener.budgets.requests.share(self, lambda: self._received)
+        self._unsent = listener.budgets.unsent.share(self, self._unsent_bytes)
         self._granted: asyncio.Future[None] | None = None  # room for the answer that is waited for
         self._making = False  # a long answer: what it shows may be nowhere else any more
         self._text = 0  # bytes of messages in an answer that is being sent
@@ -421,7 +421,7 @@ class HttpConnection(asyncio.Protocol):
     # -- among the connections -----------------------------------------------------------------------------------------
 
     @property
-    def door(self) -> str:
+    def protocol(self) -> str:
         return "http"
 
     @property
@@ -456,7 +456,7 @@ class HttpConnection(asyncio.Protocol):
         kind = "" if self._takeover is None else "WebSocket" if isinstance(self._takeover, WebSocket) else "events"
         return ConnectionInfo(
             self.name,
-            self.door,
+            self.protocol,
             self.login,
             self.namespace,
             self._address("peername"),

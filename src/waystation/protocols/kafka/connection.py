@@ -78,11 +78,11 @@ class Slot:
 class KafkaConnection(asyncio.BufferedProtocol):
     """Made by the listener for each client."""
 
-    def __init__(self, door: KafkaListener, gone: Callable[[], None]) -> None:
-        self._listener = door
+    def __init__(self, listener: KafkaListener, gone: Callable[[], None]) -> None:
+        self._listener = listener
         self._gone = gone
-        self._engine = Engine(door.broker.settings.integer("socket.request.max.bytes"))
-        self._access = door.anonymous
+        self._engine = Engine(listener.broker.settings.integer("socket.request.max.bytes"))
+        self._access = listener.anonymous
         self._login: KafkaLogin | None = None  # made when it is asked for
         self._inward: Way | None = None  # names of its namespace; None: it is in none
         self._outward: Way | None = None
@@ -90,8 +90,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._slots: deque[Slot] = deque()
         self._at_close: dict[object, Callable[[], None]] = {}  # what else ends with this connection
         self._transport: asyncio.Transport | None = None
-        self._requests = door.budgets.requests.share(self, lambda: self._engine.unread)
-        self.unsent = door.budgets.unsent.share(self, lambda: self._unsent_bytes() + self.unsent.size)
+        self._requests = listener.budgets.requests.share(self, lambda: self._engine.unread)
+        self.unsent = listener.budgets.unsent.share(self, lambda: self._unsent_bytes() + self.unsent.size)
         self._awaited = 0  # bytes of the large request that is arriving
         self._finished_bytes = 0
         self._much = False  # of a large request much has come: more of it is for another turn
@@ -217,7 +217,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     # -- among the connections ----------------------------------------------------------------------------------------
 
     @property
-    def door(self) -> str:
+    def protocol(self) -> str:
         return "kafka"
 
     @property
@@ -243,7 +243,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         client = {"client_id": self.client[0], "software": self.client[1]}
         return ConnectionInfo(
             self.name,
-            self.door,
+            self.protocol,
             self.login,
             self.namespace,
             (self.client_host, int(address[1]) if address else 0),
@@ -439,16 +439,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._metered:
             self._meter_for(client_id)
         slot, answer = self._slot(request.correlation_id, flexible, self._listener.fetch_times)
-        door = self._listener
+        listener = self._listener
         cancel = fetch.handle(
-            door.broker,
+            listener.broker,
             self._access,
-            door.sessions,
+            listener.sessions,
             request.version,
             body,
             answer,
             self.unsent,
-            door.budgets.long_work,
+            listener.budgets.long_work,
             self.listener,
         )
         if not slot.done:

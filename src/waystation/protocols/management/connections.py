@@ -53,7 +53,7 @@ def _sees(api: Management, connection: Connected) -> bool:
 async def _infos(api: Management) -> AsyncIterator[ConnectionInfo]:
     for count, connection in enumerate(api.node.connections, 1):
         gone = api.node.connections.get(connection.name) is not connection
-        if connection.door == PROTOCOL_NAME and not gone and _sees(api, connection):
+        if connection.protocol == PROTOCOL_NAME and not gone and _sees(api, connection):
             yield connection.info()
         if not count % LOOKED_AT_ONCE:
             await asyncio.sleep(0)
@@ -61,7 +61,7 @@ async def _infos(api: Management) -> AsyncIterator[ConnectionInfo]:
 
 def _found(api: Management, name: str) -> Connected | None:
     connection = api.node.connections.get(name)
-    if connection is None or connection.door != PROTOCOL_NAME or not _sees(api, connection):
+    if connection is None or connection.protocol != PROTOCOL_NAME or not _sees(api, connection):
         return None
     return connection
 

@@ -24,7 +24,7 @@ async def overview(api: Management, call: ApiCall) -> Shown:
     node, access = api.node, api.access
     access.cluster.check_describe()
     total = await api.totals.all()
-    channels = sum(len(one.info().channels) for one in node.connections if one.door == "amqp")
+    channels = sum(len(one.info().channels) for one in node.connections if one.protocol == "amqp")
     shown: Shown = {
         "management_version": RABBITMQ_VERSION,
         "rates_mode": "basic",

@@ -460,7 +460,7 @@ class NativeSession:
         return self.wire is not None and self.wire.others_wait
 
     @property
-    def door(self) -> str:
+    def protocol(self) -> str:
         return "native"
 
     def _let_in(self, principal: Principal, wire: Wire) -> None:

@@ -57,7 +57,7 @@ class QueueFeed:
         self.silent = silent
         self.closed = False
         self.portion_bytes = 0  # after about so many it is given no more at once; 0: credit is all that counts
-        self.door = "" if shard.tracing is None else shard.tracing.door
+        self.door = "" if shard.tracing is None else shard.tracing.protocol
         self.on_closed: Callable[[QueueFeed], None] | None = None
         self._deliver = deliver
         self._on_end = on_end

@@ -110,41 +110,43 @@ def _about(broker: Node, figures: Figures) -> Iterator[Metric]:
     )
 
 
-_BY_DOOR: tuple[tuple[str, str, Callable[[ProtocolMeter], int]], ...] = (
-    ("messages_published", "Messages that clients published and the broker took.", lambda door: door.published),
-    ("published_bytes", "Bytes of those messages.", lambda door: door.published_bytes),
-    ("messages_delivered", "Messages delivered to consumers, redeliveries included.", lambda d: d.delivered),
-    ("delivered_bytes", "Bytes of those messages.", lambda door: door.delivered_bytes),
-    ("messages_acked", "Messages that consumers acknowledged, or got with automatic acks.", lambda door: door.acked),
-    ("messages_rejected", "Messages that consumers refused.", lambda door: door.rejected),
+_BY_PROTOCOL: tuple[tuple[str, str, Callable[[ProtocolMeter], int]], ...] = (
+    ("messages_published", "Messages that clients published and the broker took.", lambda meter: meter.published),
+    ("published_bytes", "Bytes of those messages.", lambda meter: meter.published_bytes),
+    ("messages_delivered", "Messages delivered to consumers, redeliveries included.", lambda meter: meter.delivered),
+    ("delivered_bytes", "Bytes of those messages.", lambda meter: meter.delivered_bytes),
+    ("messages_acked", "Messages that consumers acknowledged, or got with automatic acks.", lambda meter: meter.acked),
+    ("messages_rejected", "Messages that consumers refused.", lambda meter: meter.rejected),
     (
         "messages_released",
         "Messages that consumers released (requeued) without settling them.",
-        lambda door: door.released,
+        lambda meter: meter.released,
     ),
-    ("throttled", "Times that a client was made to wait for a quota.", lambda door: door.throttled),
+    ("throttled", "Times that a client was made to wait for a quota.", lambda meter: meter.throttled),
 )
 
 
-def _doors(broker: Node, figures: Figures) -> Iterator[Metric]:
-    doors = list(broker.meters.doors)
-    for name, about, value in _BY_DOOR:
-        yield _counter(name, about, ["door"], (((door.name,), value(door)) for door in doors))
+def _by_protocol(broker: Node, figures: Figures) -> Iterator[Metric]:
+    meters = list(broker.meters.protocols)
+    for name, about, value in _BY_PROTOCOL:
+        yield _counter(name, about, ["door"], (((meter.name,), value(meter)) for meter in meters))
     requests = HistogramMetricFamily(
         PREFIX + "request_seconds", "From a request's arrival to its answer.", labels=["door", "call"]
     )
-    for door in doors:
-        for call, histogram in sorted(door.calls.items()):
-            requests.add_metric([door.name, call], _buckets(histogram), histogram.sum)
+    for meter in meters:
+        for call, histogram in sorted(meter.calls.items()):
+            requests.add_metric([meter.name, call], _buckets(histogram), histogram.sum)
     yield requests
     yield _counter(
         "errors",
         "Requests that were answered with an error, by the protocol's name for it.",
         ["door", "kind"],
-        (((door.name, kind), count) for door in doors for kind, count in sorted(door.errors.items())),
+        (((meter.name, kind), count) for meter in meters for kind, count in sorted(meter.errors.items())),
     )
-    present = broker.connections.by_door()
-    yield _gauge("connections", "Open connections.", ["door"], (((door,), count) for door, count in present.items()))
+    present = broker.connections.by_protocol()
+    yield _gauge(
+        "connections", "Open connections.", ["door"], (((protocol,), count) for protocol, count in present.items())
+    )
     opened = broker.connections.opened
     yield _counter("connections_opened", "Connections accepted.", ["door"], (((d,), opened[d]) for d in present))
     admission = broker.admission
@@ -418,7 +420,7 @@ def _cluster(broker: Node, figures: Figures) -> Iterator[Metric]:
 
 FAMILIES: tuple[Callable[[Node, Figures], Iterator[Metric]], ...] = (
     _about,
-    _doors,
+    _by_protocol,
     _deaths,
     _logins,
     _dropped,

@@ -7,7 +7,7 @@ tell such a request from an honest one:
   address, `localhost`, a name without a dot (no public name is one), a name that the listener has or advertises, or
   one of `waystation.http.hosts`.
 - **Origin.** Browsers send it with every POST, PUT, PATCH and DELETE of a page and with every WebSocket. Where it is
-  sent, it has to be the door's own.
+  sent, it has to be the listener's own.
 - **Sec-Fetch-Site.** Browsers send it with plain reads too, but only to origins that they trust: HTTPS, or loopback. So
   its absence says nothing. Where it is sent and names another site, nothing can be changed.
 

@@ -2,7 +2,8 @@
 
 A body of messages is one of three things: a JSON object (a message), a JSON array (a batch), or, with any other content
 type or with `?raw=true`, a payload as it is, whose fields are in the request's headers under the names that a field
-has in every door's headers (`x-priority`, `x-delay`, `x-ttl`, …), with the message's own headers as `x-header-NAME`.
+has in the headers of every protocol (`x-priority`, `x-delay`, `x-ttl`, …), with the message's own headers as
+`x-header-NAME`.
 
 The structs describe the JSON that `message_json` reads and writes; a test keeps their fields the same as its.
 """

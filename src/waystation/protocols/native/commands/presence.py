@@ -51,7 +51,7 @@ def info_of(session: NativeSession, under_way: int) -> ConnectionInfo:
     transactions = len(session.transactions)
     return ConnectionInfo(
         session.name,
-        session.door,
+        session.protocol,
         session.login,
         session.namespace,
         NOWHERE if wire is None else wire.peer,
