@@ -13,7 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import LISTENER, Desk
-from tests.transactions.test_door import commit_offsets, committed, end, start, stored_log
+from tests.transactions.test_kafka_apis import commit_offsets, committed, end, start, stored_log
 from waystation.broker.broker import Broker
 from waystation.log.batches import batch as batches
 from waystation.protocols.kafka.records import produce

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.groups.door import VERSIONS, ask, versions
+from tests.groups.kafka_requests import VERSIONS, ask, versions
 from tests.groups.kit import Stage, play, subscription
 from waystation.groups.machines.calls import OffsetToCommit
 
