@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BREACHES = {
     "layers": ("log/batches/batch.py", "from waystation.topics.topics import Topic"),
     "clients": ("client/core.py", "from waystation.protocols.native.session import NativeSession"),
-    "access": ("protocols/http/desk.py", "from waystation.queues.queues import Queues"),
+    "access": ("protocols/http/request_dispatcher.py", "from waystation.queues.queues import Queues"),
     "protocols": ("protocols/kafka/records/fetch.py", "from waystation.protocols.amqp.session import AmqpSession"),
 }
 """By the contract's id: a module, and what it may not import."""

@@ -10,7 +10,7 @@ from tests.broker.kit import run
 from tests.cluster.in_process import cluster_of, until
 from tests.cluster.test_replication import everything, publish
 from waystation.cluster.links.peer import Answer, Fetch, Refused, Request
-from waystation.cluster.placing import WantedReplicas
+from waystation.cluster.replica_placement import WantedReplicas
 from waystation.cluster.replication import fetching
 
 

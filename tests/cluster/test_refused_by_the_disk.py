@@ -13,7 +13,7 @@ from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
 from tests.cluster.test_replication import everything, publish
 from waystation.cluster import leadership
-from waystation.cluster.placing import WantedReplicas
+from waystation.cluster.replica_placement import WantedReplicas
 from waystation.errors import NotLeader, StorageFailed
 from waystation.groups.machines.calls import OffsetToCommit
 from waystation.groups.machines.errors import NotCoordinator

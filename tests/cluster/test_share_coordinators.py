@@ -11,7 +11,7 @@ from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
 from tests.cluster.test_replication import publish
 from tests.support.names import unique
-from waystation.cluster.placing import WantedReplicas
+from waystation.cluster.replica_placement import WantedReplicas
 from waystation.errors import NotLeader
 from waystation.groups.machines.errors import NonEmptyGroup, UnknownGroup
 from waystation.share.machines.calls import ShareBeat

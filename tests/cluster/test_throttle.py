@@ -11,7 +11,7 @@ import pytest
 from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
 from tests.cluster.test_replication import publish
-from waystation.cluster.placing import WantedReplicas
+from waystation.cluster.replica_placement import WantedReplicas
 from waystation.cluster.replication.throttle import UNLIMITED, Throttle
 from waystation.world.clock import Clock
 

@@ -116,7 +116,7 @@ def test_rates_of_what_was_not_used_are_zero_and_unknown_before_the_first_sample
 
 
 def test_prometheus_client_is_loaded_by_the_first_scrape_and_not_before() -> None:
-    loaded = modules_loaded_by("import waystation.broker.open, waystation.protocols.http.desk")
+    loaded = modules_loaded_by("import waystation.broker.open, waystation.protocols.http.request_dispatcher")
     assert not {name for name in loaded if name.startswith("prometheus_client")}
     loaded = modules_loaded_by("import waystation.broker.open")
     assert not {name for name in loaded if name.startswith("waystation.admin.views.view_")}

@@ -405,7 +405,7 @@ def test_a_route_without_a_row_fails_and_so_does_one_that_asks_nobody(monkeypatc
     walk = Walk(ask, {*verbs((new,))}, {})
     run(walk)
     assert walk.wrong == ["DELETE /v1/forgotten/{user}: there is no row that says what it needs"]
-    monkeypatch.setattr("waystation.protocols.http.desk.ROUTES", (*HTTP_ROUTES, new))
+    monkeypatch.setattr("waystation.protocols.http.request_dispatcher.ROUTES", (*HTTP_ROUTES, new))
     walk = Walk(ask, verbs((new,)), {"DELETE /v1/forgotten/{user}": Row(OPERATE)})
     run(walk)
     assert "DELETE /v1/forgotten/{user}, without a right: it was done" in walk.wrong

@@ -23,7 +23,7 @@ from waystation.errors import (
 from waystation.log.batches import batch as batches
 from waystation.log.batches.partitioning import murmur2, partition_of
 from waystation.message import Delivered, Message
-from waystation.topics import finding
+from waystation.topics import message_lookup
 from waystation.topics.messages import MAX_HISTORY, STICKY_BYTES, Stamp, build_batches
 from waystation.topics.partitions.partition import Receipt, log_of
 
@@ -347,8 +347,8 @@ def test_a_message_is_found_by_its_id_in_a_topic(tmp_path: Path) -> None:
 def test_a_search_by_id_that_ended_early_says_how_much_it_has_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "FIND_BYTES", 1_000_000)
-    monkeypatch.setattr(finding, "ANYWHERE_BYTES", 1_500_000)
+    monkeypatch.setattr(message_lookup, "FIND_BYTES", 1_000_000)
+    monkeypatch.setattr(message_lookup, "ANYWHERE_BYTES", 1_500_000)
 
     async def main() -> None:
         async with broker_on(tmp_path / "a") as broker:

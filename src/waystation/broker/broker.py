@@ -91,8 +91,8 @@ if TYPE_CHECKING:
     from waystation.cluster.member import Member
     from waystation.cluster.node import NodeOptions
     from waystation.cluster.operations import Operations
-    from waystation.cluster.placing import Placing
     from waystation.cluster.producer_ids import StoreProducerIds
+    from waystation.cluster.replica_placement import Placing
     from waystation.cluster.replica_places import ReplicaPlaces
     from waystation.cluster.replication.high_watermarks import HighWatermarks
     from waystation.cluster.store_view import StoreView
@@ -138,7 +138,7 @@ class Broker:
         if node is not None or view is not None:
             # Here and in `_become_member`: a broker alone starts without the cluster's 26 modules.
             from waystation.cluster.operations import ClusterOperations
-            from waystation.cluster.placing import ClusterPlacing
+            from waystation.cluster.replica_placement import ClusterPlacing
             from waystation.cluster.replica_places import ReplicaPlaces
             from waystation.cluster.replication.high_watermarks import HighWatermarks
             from waystation.cluster.store_view import StoreView

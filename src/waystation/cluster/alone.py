@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
-from waystation.cluster.placing import WantedReplicas, check_alike
+from waystation.cluster.replica_placement import WantedReplicas, check_alike
 from waystation.cluster.view import KnownNode, Placed
 from waystation.errors import (
     Conflict,

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from waystation.errors import WaystationError
-from waystation.groups.admin_desk import AdminDesk
-from waystation.groups.classic_desk import ClassicDesk
-from waystation.groups.consumer_desk import ConsumerDesk
+from waystation.groups.admin_service import AdminDesk
+from waystation.groups.classic_service import ClassicDesk
+from waystation.groups.consumer_service import ConsumerDesk
 from waystation.groups.history import GroupHistory
 from waystation.groups.machines.calls import (
     ConsumerBeat,
@@ -37,7 +37,7 @@ from waystation.groups.machines.calls import (
 from waystation.groups.machines.classic import ClassicGroup
 from waystation.groups.machines.consumer import ConsumerGroup
 from waystation.groups.machines.settings import GroupSettings
-from waystation.groups.offset_desk import OffsetDesk
+from waystation.groups.offset_service import OffsetDesk
 from waystation.groups.records import partition_for
 from waystation.groups.shard import GroupShard
 from waystation.groups.shards import GroupShards

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from waystation.errors import WaystationError
 from waystation.spark.kafka_options import in_our_words
 from waystation.spark.options import read_options
-from waystation.spark.reading.refusing import RefusingReader
+from waystation.spark.reading.refused_reader import RefusingReader
 from waystation.spark.reading.schemas import arrow_schema, source_schema
 from waystation.spark.tables import (
     check_named,
@@ -28,7 +28,7 @@ from waystation.spark.tables import (
     options_to_read,
     options_to_write,
 )
-from waystation.spark.telling import told
+from waystation.spark.worker_errors import told
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (

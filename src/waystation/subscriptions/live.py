@@ -25,7 +25,7 @@ from waystation.message import Delivered
 from waystation.observe.meters import Meters
 from waystation.queues.feed import Deliver
 from waystation.routing.filtering.filters import Filter
-from waystation.subscriptions.following import StatelessFollower
+from waystation.subscriptions.log_feed import StatelessFollower
 from waystation.subscriptions.selection import Selection
 from waystation.topics.expiry import expired, unexpired
 from waystation.topics.messages import Messages, check_history

@@ -25,7 +25,7 @@ from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver
 from waystation.routing.filtering.filters import Filter
-from waystation.subscriptions.following import StatelessFollower
+from waystation.subscriptions.log_feed import StatelessFollower
 from waystation.topics.partitions.partition import Partition
 from waystation.topics.reading import PartitionReader, Readers, ReadPosition, newest
 from waystation.topics.topics import Topic, Topics

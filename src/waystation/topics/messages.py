@@ -21,7 +21,7 @@ from waystation.log.batches.partitioning import partition_of
 from waystation.message import Delivered, Message, check_message
 from waystation.protocol import Found
 from waystation.topics.expiry import expired
-from waystation.topics.finding import Finding
+from waystation.topics.message_lookup import Finding
 from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.topics.reading import Accept, by_time, newest, newest_away
@@ -257,8 +257,8 @@ class Messages:
         return by_time([run for run in runs if run])[-count:] if runs else []
 
     async def find(self, message_id: str, topic: str | None = None, prefix: str = "") -> Found | None:
-        """A message of a topic by its place or its own id (`topics/finding.py`). `prefix`: of the topic's name, if none
-        is named."""
+        """A message of a topic by its place or its own id (`topics/message_lookup.py`). `prefix`: of the topic's name,
+        if none is named."""
         if topic is not None:
             self._find(topic)
         return await self._finding.find(message_id, topic, prefix)

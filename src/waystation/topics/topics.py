@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from waystation.catalog import ABSENT, Catalog, TopicRow, Update, rows
 from waystation.catalog.follower import Follower
-from waystation.cluster.placing import BY_DEFAULT, Assignment, Placing, WantedReplicas
+from waystation.cluster.replica_placement import BY_DEFAULT, Assignment, Placing, WantedReplicas
 from waystation.cluster.store import MOST_CHANGES
 from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
 from waystation.errors import (

@@ -24,7 +24,7 @@ def test_every_file_is_served_under_its_name(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "../desk.py",
+        "../request_dispatcher.py",
         "lib/../../token.py",
         "lib/../index.html",
         "./app.js",
@@ -45,7 +45,7 @@ def test_a_file_has_one_name_and_what_is_elsewhere_has_none(name: str) -> None:
 
 def test_names_are_refused_over_http_as_well(http: Http) -> None:
     assert http("GET", "/ui/lib/dom.js").status == 200
-    for path in ("/ui/lib/..%2findex.html", "/ui/..%2f..%2fdesk.py", "/ui/.%2fapp.js"):
+    for path in ("/ui/lib/..%2findex.html", "/ui/..%2f..%2frequest_dispatcher.py", "/ui/.%2fapp.js"):
         assert http("GET", path, ok=False).status == 404
 
 

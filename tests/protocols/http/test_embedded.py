@@ -35,7 +35,8 @@ def test_nothing_of_it_is_loaded_before_the_first_client_comes() -> None:
     code = """
 import sys, waystation, urllib.request
 with waystation.open(":memory:", http="127.0.0.1:0") as broker:
-    before = [name for name in ("httptools", "websockets", "waystation.protocols.http.desk") if name in sys.modules]
+    unused = ("httptools", "websockets", "waystation.protocols.http.request_dispatcher")
+    before = [name for name in unused if name in sys.modules]
     urllib.request.urlopen(f"http://{broker.http}/healthz").read()
     assert "httptools" in sys.modules
     sys.exit(repr(before) if before else 0)

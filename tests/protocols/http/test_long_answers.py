@@ -21,7 +21,7 @@ from waystation.broker.broker import Broker
 from waystation.broker.open import open_broker
 from waystation.config import BrokerSettings
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, Budgets
-from waystation.protocols.http import desk
+from waystation.protocols.http import request_dispatcher
 from waystation.protocols.http.connection import HttpConnection
 from waystation.protocols.http.transport.calls import SHORT_STEP_BYTES, STEP_BYTES, Stream
 from waystation.protocols.http.transport.engine import Request
@@ -88,7 +88,7 @@ class Lab:
 
     async def answer(self, _request: Request, connection: HttpConnection) -> Reply | Stream:
         short = SHORT_STEP_BYTES if connection.others_wait else STEP_BYTES
-        return desk._made_in_turns(self.shown, 200, short)
+        return request_dispatcher._made_in_turns(self.shown, 200, short)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:

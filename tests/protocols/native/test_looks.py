@@ -45,8 +45,8 @@ from waystation.protocol import (
 from waystation.protocols.budget import FIRST_ANSWER_BYTES
 from waystation.protocols.native.binary import OTHERS_AT_ONCE, BinaryTalk
 from waystation.protocols.native.commands import requests
+from waystation.protocols.native.commands.connection_info import NOWHERE, Address
 from waystation.protocols.native.commands.consuming import SHORT_GET, SHORT_GET_BYTES
-from waystation.protocols.native.commands.presence import NOWHERE, Address
 from waystation.protocols.native.connection import FULL_BYTES, SHORT_ANSWER_BYTES, Out
 from waystation.security.entrance import Entrance
 from waystation.security.principals import Principal

@@ -31,7 +31,7 @@ from waystation.broker.access.messaging.subscriptions import SubscriptionAccess
 from waystation.broker.access.messaging.topics import TopicAccess
 from waystation.broker.access.messaging.transactions import TransactionAccess
 from waystation.broker.access.messaging.used import Used
-from waystation.cluster.placing import BY_DEFAULT, WantedReplicas
+from waystation.cluster.replica_placement import BY_DEFAULT, WantedReplicas
 from waystation.errors import (
     DeletionDisabled,
     NotAllowed,

@@ -9,7 +9,7 @@ from waystation.broker.access.administration.placement import Reassignment as Re
 from waystation.broker.access.messaging.queue_figures import QueueFigures as QueueFigures
 from waystation.broker.access.messaging.transactions import NamedPartition as NamedPartition
 from waystation.cluster.decisions.state import NOBODY as NOBODY
-from waystation.cluster.placing import WantedReplicas as WantedReplicas
+from waystation.cluster.replica_placement import WantedReplicas as WantedReplicas
 from waystation.cluster.view import ClusterView as ClusterView
 from waystation.cluster.view import KnownNode as KnownNode
 from waystation.cluster.view import Placed as Placed

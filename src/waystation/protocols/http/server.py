@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from waystation.broker.access.types import Entrance
     from waystation.protocols.budget import Budgets
     from waystation.protocols.http.connection import HttpConnection
-    from waystation.protocols.http.desk import Desk
     from waystation.protocols.http.mounted import Mounts
+    from waystation.protocols.http.request_dispatcher import Desk
     from waystation.world.listener import Encryption
 
 TICK_S = 5.0
@@ -76,7 +76,7 @@ class HttpListener:
     @property
     def desk(self) -> Desk:
         if self._desk is None:
-            from waystation.protocols.http.desk import Desk
+            from waystation.protocols.http.request_dispatcher import Desk
 
             self._desk = Desk(self.broker, self.entrance, self._host, self.budgets.long_work, self._mounts)
         return self._desk

@@ -38,9 +38,9 @@ from waystation.protocol import (
     ReadEntries,
     Settle,
 )
+from waystation.protocols.native.commands.connection_info import Wire, info_of
 from waystation.protocols.native.commands.consumers import NativeConsumer
 from waystation.protocols.native.commands.login import BEFORE_LOGIN, LOG_IN, NativeLogin, greeting
-from waystation.protocols.native.commands.presence import Wire, info_of
 from waystation.protocols.native.commands.publishing import publish, publishes_together
 from waystation.protocols.native.commands.putting import put, puts_together
 from waystation.protocols.native.commands.refused_series import RefusedSeries

@@ -18,7 +18,7 @@ from waystation.spark.reading.filters import Wanted, wanted_by
 from waystation.spark.reading.finding import check_topics, find_topics, partitions_of, resolve
 from waystation.spark.reading.planning import Offsets, Range, split
 from waystation.spark.reading.ranges import Task, read_range
-from waystation.spark.telling import told
+from waystation.spark.worker_errors import told
 from waystation.spark.workers import settle
 
 

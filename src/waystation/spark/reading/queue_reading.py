@@ -51,9 +51,9 @@ from waystation.spark.spark_versions import (
     SupportsTriggerAvailableNow,
     check_tells_start,
 )
-from waystation.spark.telling import told
 from waystation.spark.values.json_values import infer_type
 from waystation.spark.values.value_formats import VALUE_OPTIONS
+from waystation.spark.worker_errors import told
 from waystation.spark.workers import settle
 
 T = TypeVar("T")

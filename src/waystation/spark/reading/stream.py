@@ -45,7 +45,7 @@ from waystation.spark.spark_versions import (
     Told,
     check_limits,
 )
-from waystation.spark.telling import told
+from waystation.spark.worker_errors import told
 
 log = event_logger("waystation.spark")
 

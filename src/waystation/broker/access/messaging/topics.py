@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from waystation.broker.access.messaging.family import Family, spelled
-from waystation.cluster.placing import BY_DEFAULT, Assignment, WantedReplicas
+from waystation.cluster.replica_placement import BY_DEFAULT, Assignment, WantedReplicas
 from waystation.errors import UnknownTopic
 from waystation.topics.topics import check_name
 

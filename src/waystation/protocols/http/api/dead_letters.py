@@ -15,7 +15,7 @@ from waystation.protocols.http.transport.problems import TimedOut
 from waystation.protocols.http.transport.replies import json_reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 TAG = "dead letters"
 

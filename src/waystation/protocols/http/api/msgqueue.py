@@ -35,7 +35,7 @@ from waystation.protocols.http.transport.calls import (
 from waystation.protocols.http.transport.replies import encode_json
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 TAG = "msgqueue"
 MAX_TIMEOUT_S = 300

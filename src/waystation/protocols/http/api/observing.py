@@ -9,7 +9,7 @@ from waystation.protocols.http.transport.calls import AnyRoute, Call, Nothing, O
 from waystation.protocols.http.transport.replies import Reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 TAG = "watching"
 PROMETHEUS = "waystation.protocols.http.api.prometheus"

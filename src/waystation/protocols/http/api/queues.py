@@ -30,7 +30,7 @@ from waystation.protocols.http.transport.calls import (
 from waystation.protocols.http.transport.replies import json_reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 TAG = "queues"
 MAX_COUNT = 1000

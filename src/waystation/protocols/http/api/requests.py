@@ -17,7 +17,7 @@ from waystation.protocols.http.transport.calls import AnyRoute, Call, Messages, 
 from waystation.protocols.http.transport.problems import TimedOut
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 TAG = "request and reply"
 

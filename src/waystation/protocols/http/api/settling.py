@@ -12,7 +12,7 @@ from waystation.protocols.http.transport.calls import AnyRoute, Call, Nothing, O
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 TAG = "acknowledgements"
 SAID = (

@@ -14,7 +14,7 @@ from waystation.protocols.http.deliveries.consuming import HttpConsumer
 from waystation.protocols.http.transport.calls import NEEDS_VOUCHER, AnyRoute, Call, Nothing, Outcome, Route, Stream
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 TAG = "subscriptions"
 

@@ -16,7 +16,7 @@ from waystation.protocols.http.transport.replies import Reply
 from waystation.version import __version__
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 TAG = "broker"
 PAGE_TYPE = "text/html; charset=utf-8"

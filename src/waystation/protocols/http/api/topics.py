@@ -18,7 +18,7 @@ from waystation.protocols.http.transport.calls import AnyRoute, Call, Messages, 
 from waystation.protocols.http.transport.replies import json_reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 TAG = "topics"
 MAX_SIZE = "waystation.retention.messages"

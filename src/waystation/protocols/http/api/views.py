@@ -19,7 +19,7 @@ from waystation.protocols.http.transport.bodies import MessageOut, QueueOut
 from waystation.protocols.http.transport.calls import AnyRoute, Call, Method, Nothing, Outcome, Route
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 
 class QueueList(msgspec.Struct):

@@ -31,7 +31,7 @@ from waystation.protocols.http.transport.wire import Outlet
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.desk import Desk
+    from waystation.protocols.http.request_dispatcher import Desk
 
 WINDOW = 64
 """Messages that may be on their way to a client whose socket is full."""

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from waystation.errors import WaystationError
-from waystation.spark.telling import told
+from waystation.spark.worker_errors import told
 
 
 class RefusingReader(DataSourceStreamReader):
