@@ -395,9 +395,9 @@ def test_every_route_of_the_management_api() -> None:
     assert walk.cases > 300
 
 
-async def _unasked(desk: Any, call: Any) -> None:
+async def _unasked(dispatcher: Any, call: Any) -> None:
     """A handler that asks nobody."""
-    await desk.broker.users.remove(call.path["user"])
+    await dispatcher.broker.users.remove(call.path["user"])
 
 
 def test_a_route_without_a_row_fails_and_so_does_one_that_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

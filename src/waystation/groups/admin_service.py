@@ -14,7 +14,7 @@ from waystation.groups.shard import Group
 from waystation.groups.shards import GroupShards
 
 
-class AdminDesk:
+class AdminService:
     """Reads and removes; never makes a group."""
 
     def __init__(self, shards: GroupShards) -> None:

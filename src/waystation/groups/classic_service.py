@@ -81,7 +81,7 @@ class _Waiting(Generic[A]):
             self.answer(key, error, durably=False)
 
 
-class ClassicDesk:
+class ClassicService:
     """See the module."""
 
     def __init__(self, shards: GroupShards, random: Random, alarm: Alarm[str]) -> None:

@@ -42,7 +42,7 @@ from waystation.world.alarm import Alarm
 log = event_logger(__name__)
 
 
-class ConsumerDesk:
+class ConsumerService:
     """See the module."""
 
     def __init__(self, shards: GroupShards, alarm: Alarm[str]) -> None:

@@ -1,7 +1,7 @@
 """The group coordinator: everything the broker and its listeners ask about groups goes through here.
 
 Construct, `recover` from the logs there are, `start` inside the event loop, `close` when done. One coordinator serves
-all groups of a broker; it is made of desks, each for one kind of business, that share the shards. Everything runs on
+all groups of a broker; it is made of services, each for one kind of business, that share the shards. Everything runs on
 the event loop; nothing here blocks and nothing is locked.
 """
 
@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from waystation.errors import WaystationError
-from waystation.groups.admin_service import AdminDesk
-from waystation.groups.classic_service import ClassicDesk
-from waystation.groups.consumer_service import ConsumerDesk
+from waystation.groups.admin_service import AdminService
+from waystation.groups.classic_service import ClassicService
+from waystation.groups.consumer_service import ConsumerService
 from waystation.groups.history import GroupHistory
 from waystation.groups.machines.calls import (
     ConsumerBeat,
@@ -37,7 +37,7 @@ from waystation.groups.machines.calls import (
 from waystation.groups.machines.classic import ClassicGroup
 from waystation.groups.machines.consumer import ConsumerGroup
 from waystation.groups.machines.settings import GroupSettings
-from waystation.groups.offset_service import OffsetDesk
+from waystation.groups.offset_service import OffsetService
 from waystation.groups.records import partition_for
 from waystation.groups.shard import GroupShard
 from waystation.groups.shards import GroupShards
@@ -69,10 +69,10 @@ class GroupCoordinator:
         self.partition_count = partition_count
         self._shards = GroupShards(clock, settings, topics, log_for, partition_count, history)
         self._alarm = Alarm(clock, self._ring)
-        self._classic = ClassicDesk(self._shards, random, self._alarm)
-        self._consumer = ConsumerDesk(self._shards, self._alarm)
-        self._offsets = OffsetDesk(self._shards)
-        self._admin = AdminDesk(self._shards)
+        self._classic = ClassicService(self._shards, random, self._alarm)
+        self._consumer = ConsumerService(self._shards, self._alarm)
+        self._offsets = OffsetService(self._shards)
+        self._admin = AdminService(self._shards)
         self._expiry: asyncio.Task[None] | None = None
         self._look_at_topics: asyncio.Handle | None = None
         self._on_resolved: Callable[[set[str]], None] | None = None
@@ -175,8 +175,10 @@ class GroupCoordinator:
         self, group_id: str, member_id: str, generation_id: int, instance_id: str | None = None
     ) -> None:
         """Returns if all is well; RebalanceInProgress calls the member back to join."""
-        desk = self._consumer.classic_heartbeat if self._consumer.has_members(group_id) else self._classic.heartbeat
-        desk(group_id, member_id, generation_id, instance_id)
+        heartbeat = (
+            self._consumer.classic_heartbeat if self._consumer.has_members(group_id) else self._classic.heartbeat
+        )
+        heartbeat(group_id, member_id, generation_id, instance_id)
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> list[LeaveResult]:
         if self._consumer.has_members(group_id):

@@ -2,8 +2,8 @@
 
 Whoever changes a group notes what it is now; a note that says the same as the last one is dropped, so it may be called
 after anything. Bounded: `MAX_ENTRIES` for a group, `MAX_GROUPS` groups, `MAX_IN_ALL` entries (that which was quiet for
-longest is forgotten first), and so is what an entry says, since it may have names that clients chose. The desks of the
-coordinator and the shared groups write; whoever shows groups reads.
+longest is forgotten first), and so is what an entry says, since it may have names that clients chose. The services of
+the coordinator and the shared groups write; whoever shows groups reads.
 """
 
 from __future__ import annotations

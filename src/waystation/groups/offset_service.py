@@ -32,7 +32,7 @@ _STRING_BYTES = 32_767
 """What the record's format can hold of the metadata, whatever the setting says."""
 
 
-class OffsetDesk:
+class OffsetService:
     """See the module."""
 
     def __init__(self, shards: GroupShards) -> None:

@@ -5,7 +5,7 @@ It has groups only while this broker leads the partition: `replay` begins with w
 A change is made in memory and appended here in one go, without awaiting in between, so memory and log agree on the
 order of things; whoever promises a client something then awaits `durable`. Replay goes through `apply`.
 
-The desks of the coordinator are the only callers.
+The services of the coordinator are the only callers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """All the shards of a coordinator, and how a group is found in them, made, or changed from one protocol to the other.
 
-The desks share one of these. It also knows the time: the monotonic clock for sessions (wall time may jump), the wall
+The services share one of these. It also knows the time: the monotonic clock for sessions (wall time may jump), the wall
 clock for what is stored.
 """
 

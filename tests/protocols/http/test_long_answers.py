@@ -79,7 +79,7 @@ class Lab:
         self._listener: Any = SimpleNamespace(
             budgets=self.budgets,
             broker=broker,
-            desk=self,
+            dispatcher=self,
             now_s=broker.world.clock.monotonic,
             date=lambda: "now",
             add=lambda _: None,

@@ -64,9 +64,9 @@ def consumer_of(line: ByHand) -> tuple[Any, Feed]:
     feed = Feed()
     ack_ids = SimpleNamespace(add=lambda *_: object(), drop=lambda *_: None)
     access = SimpleNamespace(consume_wait_s=lambda: 0.0)
-    desk: Any = SimpleNamespace(long_work=line, ack_ids=ack_ids, delivered=lambda *_, **__: None, access=access)
-    desk.spoken = None
-    consumer: Any = HttpConsumer(desk, acks=False)
+    dispatcher: Any = SimpleNamespace(long_work=line, ack_ids=ack_ids, delivered=lambda *_, **__: None, access=access)
+    dispatcher.spoken = None
+    consumer: Any = HttpConsumer(dispatcher, acks=False)
     consumer.attach(feed, "place", 1_000)
     return consumer, feed
 

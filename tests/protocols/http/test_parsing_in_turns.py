@@ -49,7 +49,7 @@ class Wire:
     def close(self) -> None: ...
 
 
-class Desk:
+class Dispatcher:
     """Answers everything, and keeps what it was asked."""
 
     def __init__(self) -> None:
@@ -69,12 +69,17 @@ class Lab:
         self.line = ByHand(short_s)
         budgets = Budgets(BrokerSettings(), clock)
         budgets.long_work = self.line
-        self.desk = Desk()
+        self.dispatcher = Dispatcher()
         nothing = SimpleNamespace(add=lambda _: None, discard=lambda _: None)
         everybody = SimpleNamespace(certificate=lambda _: None)
         broker = SimpleNamespace(connections=nothing, world=SimpleNamespace(clock=clock), authenticator=everybody)
         self.listener: Any = SimpleNamespace(
-            budgets=budgets, broker=broker, desk=self.desk, now_s=clock.monotonic, add=nothing.add, dismiss=nothing.add
+            budgets=budgets,
+            broker=broker,
+            dispatcher=self.dispatcher,
+            now_s=clock.monotonic,
+            add=nothing.add,
+            dismiss=nothing.add,
         )
         self.listener.date = lambda: "now"
 
@@ -107,7 +112,7 @@ def test_small_chunks_are_looked_through_a_part_at_a_time_and_others_are_answere
             assert lab.body_of(greedy) - before <= 2 * PARSE_BYTES
             steps += 1
         assert steps >= 8
-        assert b"xy" * chunks in lab.desk.bodies
+        assert b"xy" * chunks in lab.dispatcher.bodies
         assert wire.reading
 
     asyncio.run(story())
@@ -125,7 +130,7 @@ def test_the_body_of_one_request_is_taken_as_it_comes_and_a_full_read_is_followe
         assert wire.reading
         connection.data_received(b"x" * (size - MUCH_BYTES) + HEAD + b"Content-Length: 1\r\n\r\ny")
         await lab.line.turns()
-        assert lab.desk.bodies == [b"x" * size, b"y"]
+        assert lab.dispatcher.bodies == [b"x" * size, b"y"]
         assert len(lab.line) == 0, "nobody got in the line for it"
 
     asyncio.run(story())

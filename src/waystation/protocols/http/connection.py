@@ -315,7 +315,7 @@ class HttpConnection(asyncio.Protocol):
 
     async def _serve(self, request: Request) -> None:
         try:
-            with self._listener.desk.under_way():
+            with self._listener.dispatcher.under_way():
                 outcome = await self._outcome(request)
                 if isinstance(outcome, Reply) and outcome.pieces is not None:
                     await self._send_long(outcome, request)
@@ -344,7 +344,7 @@ class HttpConnection(asyncio.Protocol):
 
     async def _outcome(self, request: Request) -> Reply | Stream:
         try:
-            return await self._listener.desk.answer(request, self)
+            return await self._listener.dispatcher.answer(request, self)
         except asyncio.CancelledError:
             return error_reply(Unavailable("the broker is stopping; retry"))
 
@@ -392,7 +392,7 @@ class HttpConnection(asyncio.Protocol):
             self._read.set_result(None)
 
     def serving(self, route: AnyRoute) -> None:
-        """The desk has found what the request is for."""
+        """The dispatcher has found what the request is for."""
         self._route = route
         if route.waits and self.gone:
             raise Unavailable("the client has disconnected")

@@ -61,11 +61,11 @@ logger = event_logger("waystation.http")
 
 NAMESPACE = "waystation-namespace"
 """The header by which a request says in which namespace it is."""
-MOST_DESKS = 1_000
+MOST_DISPATCHERS = 1_000
 """Of users who have sent requests; with more, the one that was quiet for longest loses what it has taken."""
 
 
-class Desk:
+class RequestDispatcher:
     """What handlers are given: one for requests of nobody, and one like it for each user, with an access of its own."""
 
     def __init__(self, broker: Node, entrance: Entrance, host: str, long_work: LongWork, mounts: Mounts) -> None:
@@ -75,7 +75,7 @@ class Desk:
         self.meter = broker.meters.http
         self.login = HttpLogin(broker, entrance)
         self._bind(ANONYMOUS.inside(entrance.namespace(ANONYMOUS)))
-        self._others: OrderedDict[Principal, Desk] = OrderedDict()
+        self._others: OrderedDict[Principal, RequestDispatcher] = OrderedDict()
         self.openapi: bytes | None = None
         self.files = DashboardFiles()
         self._guard = Guard(host, entrance.terms.advertised_host)
@@ -93,7 +93,7 @@ class Desk:
         self.takers = Takers(self.access, broker.world.clock, self.ack_ids)
         self.live = LiveView(self.access.views)
 
-    def of(self, principal: Principal) -> Desk:
+    def of(self, principal: Principal) -> RequestDispatcher:
         """The one for requests of this principal."""
         if principal == self.principal:
             return self
@@ -101,7 +101,7 @@ class Desk:
         if found is None:
             found = self._others[principal] = copy(self)
             found._bind(principal)
-            if len(self._others) > MOST_DESKS:
+            if len(self._others) > MOST_DISPATCHERS:
                 _, quiet = self._others.popitem(last=False)
                 quiet.ack_ids.close()
         self._others.move_to_end(principal)
@@ -143,7 +143,7 @@ class Desk:
             shown = await self.login.principal(request.headers, parts, connection.login_peer, own=api is None)
         principal = shown.principal
         connection.entered(shown)
-        served: Desk | MountedApi
+        served: RequestDispatcher | MountedApi
         spoken: SpokenNames | None = None
         if api is not None:  # its paths have namespaces in them
             bound = self.entrance.terms.namespace
@@ -153,7 +153,7 @@ class Desk:
             free = is_free(parts) or is_login(request.method, parts)
             wanted = "" if free else request.headers.get(NAMESPACE, "")
             namespace = self.entrance.namespace(principal, wanted)
-            if wanted:  # before there is a desk for it: those are few
+            if wanted:  # before there is a dispatcher for it: those are few
                 self.of(principal.inside(DEFAULT)).access.namespaces.check_entry(wanted)
             served = own = self.of(principal.inside(namespace))
             route, names = self._router.find(request.method, parts)
@@ -187,7 +187,7 @@ class Desk:
         try:
             outcome = await route.handler(served, call)
         except WaystationError as error:
-            raise served.explained(error) if isinstance(served, Desk) else error from error.__cause__
+            raise served.explained(error) if isinstance(served, RequestDispatcher) else error from error.__cause__
         finally:
             self.meter.call(f"{route.method} {route.path}").add(now_s() - began)
         # Whoever probes the broker, or loads the dashboard's page, is nobody, and may share that with a publisher.
@@ -263,8 +263,8 @@ class Desk:
     def sweep(self) -> None:
         """Every few seconds: forgets what is over."""
         self.takers.sweep()
-        for desk in self._others.values():
-            desk.takers.sweep()
+        for dispatcher in self._others.values():
+            dispatcher.takers.sweep()
 
     async def close(self, within_s: float) -> None:
         """Ends what is under way, and requeues what is in flight."""
@@ -274,8 +274,8 @@ class Desk:
                 task.cancel()
         await asyncio.sleep(0)  # what they answer is written
         self.ack_ids.close()
-        for desk in self._others.values():
-            desk.ack_ids.close()
+        for dispatcher in self._others.values():
+            dispatcher.ack_ids.close()
 
 
 def _told(spoken: SpokenNames, outcome: Any) -> Any:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from waystation.protocols.budget import Budgets
     from waystation.protocols.http.connection import HttpConnection
     from waystation.protocols.http.mounted import Mounts
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
     from waystation.world.listener import Encryption
 
 TICK_S = 5.0
@@ -46,7 +46,7 @@ class HttpListener:
         self._port = port
         self._mounts = mounts
         self._encryption = encryption
-        self._desk: Desk | None = None
+        self._dispatcher: RequestDispatcher | None = None
         self._listener: Listener | None = None
         self._connections: set[HttpConnection] = set()
         self._leaves: dict[HttpConnection, Leave] = {}
@@ -67,19 +67,21 @@ class HttpListener:
             self._listener.close()
         for connection in list(self._connections):
             connection.shut()
-        if self._desk is not None:
-            await self._desk.close(STOP_S)
+        if self._dispatcher is not None:
+            await self._dispatcher.close(STOP_S)
         for connection in list(self._connections):
             connection.close()
         await asyncio.sleep(0)
 
     @property
-    def desk(self) -> Desk:
-        if self._desk is None:
-            from waystation.protocols.http.request_dispatcher import Desk
+    def dispatcher(self) -> RequestDispatcher:
+        if self._dispatcher is None:
+            from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
-            self._desk = Desk(self.broker, self.entrance, self._host, self.budgets.long_work, self._mounts)
-        return self._desk
+            self._dispatcher = RequestDispatcher(
+                self.broker, self.entrance, self._host, self.budgets.long_work, self._mounts
+            )
+        return self._dispatcher
 
     def _connect(self, leave: Leave) -> HttpConnection:
         from waystation.protocols.http.connection import HttpConnection
@@ -117,5 +119,5 @@ class HttpListener:
         idle_s = self.broker.settings.integer("connections.max.idle.ms") / 1000
         for connection in list(self._connections):
             connection.tick(now_s, idle_s)
-        if self._desk is not None:
-            self._desk.sweep()
+        if self._dispatcher is not None:
+            self._dispatcher.sweep()

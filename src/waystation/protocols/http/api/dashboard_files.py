@@ -16,7 +16,7 @@ from waystation.protocols.http.transport.calls import AnyRoute, Call, Nothing, O
 from waystation.protocols.http.transport.replies import Reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "dashboard"
 FOLDER = Path(__file__).parent.parent / "dashboard"
@@ -68,9 +68,9 @@ class DashboardFiles:
         return body, f'"{blake2b(body, digest_size=9).hexdigest()}"'
 
 
-async def file(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+async def file(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
     name = "/".join(part for part in (call.path["name"], call.path.get("file")) if part)
-    return desk.files.reply(name, call.request.headers.get("if-none-match"))
+    return dispatcher.files.reply(name, call.request.headers.get("if-none-match"))
 
 
 ROUTES: tuple[AnyRoute, ...] = (

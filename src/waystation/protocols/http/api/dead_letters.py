@@ -15,7 +15,7 @@ from waystation.protocols.http.transport.problems import TimedOut
 from waystation.protocols.http.transport.replies import json_reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "dead letters"
 
@@ -24,17 +24,19 @@ class RedriveQuery(msgspec.Struct):
     background: Annotated[bool, Meta(description="answer at once, with the id of a job that does it")] = False
 
 
-async def redrive(desk: Desk, call: Call[RedriveQuery, Redrive]) -> Outcome:
+async def redrive(dispatcher: RequestDispatcher, call: Call[RedriveQuery, Redrive]) -> Outcome:
     asked = call.body or Redrive()
     wanted = msgspec.structs.asdict(asked)
     if call.query.background:
-        return json_reply(await desk.access.views.act("redrive", RedriveQueue(queue=call.path["queue"], **wanted)), 202)
+        return json_reply(
+            await dispatcher.access.views.act("redrive", RedriveQueue(queue=call.path["queue"], **wanted)), 202
+        )
 
     def progress(answer: RedriveAnswer) -> None:
         if call.peer.gone:  # between two transactions: nothing is left half-way
             raise TimedOut("the client that asked for this has disconnected")
 
-    answer = await desk.access.redrive(call.path["queue"], **wanted, progress=progress)
+    answer = await dispatcher.access.redrive(call.path["queue"], **wanted, progress=progress)
     said: dict[str, Any] = {"matched": answer.matched, "moved": answer.moved, "skipped": answer.skipped}
     return {**said, "targets": answer.targets} if asked.dry_run else said
 

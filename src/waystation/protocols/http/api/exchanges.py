@@ -16,7 +16,7 @@ from waystation.protocols.http.transport.calls import AnyRoute, Call, Messages, 
 from waystation.protocols.http.transport.replies import json_reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "routing"
 
@@ -68,52 +68,52 @@ class RouteOut(msgspec.Struct):
     targets: list[str]
 
 
-async def _one(desk: Desk, name: str) -> ExchangeOut:
-    settings = desk.access.describe_exchange(name)
-    found = await desk.access.views.view("bindings", BindingsQuery(exchange=name))
+async def _one(dispatcher: RequestDispatcher, name: str) -> ExchangeOut:
+    settings = dispatcher.access.describe_exchange(name)
+    found = await dispatcher.access.views.view("bindings", BindingsQuery(exchange=name))
     return ExchangeOut(name, settings.kind, settings.alternate, found.bindings, found.total)
 
 
-async def declare(desk: Desk, call: Call[Nothing, ExchangeIn]) -> Outcome:
+async def declare(dispatcher: RequestDispatcher, call: Call[Nothing, ExchangeIn]) -> Outcome:
     name, wanted = call.path["exchange"], call.body or ExchangeIn()
     try:
-        desk.access.describe_exchange(name)
+        dispatcher.access.describe_exchange(name)
         status = 200
     except NotFound:
         status = 201
-    await desk.access.declare_exchange(name, wanted.kind, alternate=wanted.alternate, arguments=wanted.arguments)
-    return json_reply(await _one(desk, name), status)
+    await dispatcher.access.declare_exchange(name, wanted.kind, alternate=wanted.alternate, arguments=wanted.arguments)
+    return json_reply(await _one(dispatcher, name), status)
 
 
-async def describe(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return await _one(desk, call.path["exchange"])
+async def describe(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    return await _one(dispatcher, call.path["exchange"])
 
 
-async def delete(desk: Desk, call: Call[DeleteQuery, Nothing]) -> Outcome:
-    await desk.access.delete_exchange(call.path["exchange"], if_unused=call.query.if_unused)
+async def delete(dispatcher: RequestDispatcher, call: Call[DeleteQuery, Nothing]) -> Outcome:
+    await dispatcher.access.delete_exchange(call.path["exchange"], if_unused=call.query.if_unused)
     return None
 
 
-async def bind(desk: Desk, call: Call[Nothing, Binding]) -> Outcome:
+async def bind(dispatcher: RequestDispatcher, call: Call[Nothing, Binding]) -> Outcome:
     said = call.body
-    await desk.access.bind(call.path["exchange"], said.target, said.key, said.arguments)
+    await dispatcher.access.bind(call.path["exchange"], said.target, said.key, said.arguments)
     return said
 
 
-async def unbind(desk: Desk, call: Call[UnbindQuery, Nothing]) -> Outcome:
+async def unbind(dispatcher: RequestDispatcher, call: Call[UnbindQuery, Nothing]) -> Outcome:
     asked = call.query
     arguments = read_json(asked.arguments.encode())
     if not isinstance(arguments, dict):
         raise Invalid("arguments: have to be a JSON object")
     name = call.path["exchange"]
-    if await desk.access.unbind(name, asked.target, asked.key, arguments) is False:
+    if await dispatcher.access.unbind(name, asked.target, asked.key, arguments) is False:
         raise NotFound(f"exchange {name!r} has no such binding to {asked.target!r}")
     return None
 
 
-async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
+async def publish(dispatcher: RequestDispatcher, call: Call[PublishQuery, Messages]) -> Outcome:
     asked = call.query
-    answer = await desk.access.publish_through(
+    answer = await dispatcher.access.publish_through(
         call.path["exchange"], asked.routing_key, call.body.messages, mandatory=asked.mandatory
     )
     places = [Place(*place) for place in answer.places]
@@ -121,10 +121,10 @@ async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
     return json_reply(published, 200 if answer.unroutable == len(call.body.messages) else 201)
 
 
-async def route(desk: Desk, call: Call[Nothing, RouteIn]) -> Outcome:
+async def route(dispatcher: RequestDispatcher, call: Call[Nothing, RouteIn]) -> Outcome:
     given = read_json(call.request.body)
     message = from_sender(given.get("message", {"payload": ""}))
-    return RouteOut(desk.access.route(call.path["exchange"], message, call.body.routing_key))
+    return RouteOut(dispatcher.access.route(call.path["exchange"], message, call.body.routing_key))
 
 
 ROUTES: tuple[AnyRoute, ...] = (

@@ -35,7 +35,7 @@ from waystation.protocols.http.transport.calls import (
 from waystation.protocols.http.transport.replies import encode_json
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "msgqueue"
 MAX_TIMEOUT_S = 300
@@ -165,7 +165,7 @@ class PubsubStats(msgspec.Struct):
     next: Next
 
 
-async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:
+async def enqueue(dispatcher: RequestDispatcher, call: Call[Nothing, Enqueue]) -> Outcome:
     said = call.body
     message = Message(
         encode_json(said.message),
@@ -177,21 +177,21 @@ async def enqueue(desk: Desk, call: Call[Nothing, Enqueue]) -> Outcome:
         content_type=JSON_TYPE,
     )
     check_message(message)
-    desk.access.check_publish_quota(LONGEST_WAIT_S)
-    desk.access.admit_queue(said.queue)
-    if not desk.access.queue_exists(said.queue):
-        await desk.access.declare_queue(said.queue)
-    answer = await desk.access.put_durable(said.queue, [message])
+    dispatcher.access.check_publish_quota(LONGEST_WAIT_S)
+    dispatcher.access.admit_queue(said.queue)
+    if not dispatcher.access.queue_exists(said.queue):
+        await dispatcher.access.declare_queue(said.queue)
+    answer = await dispatcher.access.put_durable(said.queue, [message])
     known = message.id if message.id is not None else f"{said.queue}#{answer.first}"
     return Enqueued("queued", known, said.queue, bool(answer.duplicates))
 
 
-async def dequeue(desk: Desk, call: Call[DequeueQuery, Nothing]) -> Outcome:
+async def dequeue(dispatcher: RequestDispatcher, call: Call[DequeueQuery, Nothing]) -> Outcome:
     asked = call.query
-    if not desk.access.queue_exists(asked.queue):
-        await desk.access.declare_queue(asked.queue)  # whoever waits for the first message must not fail
-    taken = await desk.takers.take(asked.queue, call.peer, count=1, wait_ms=_ms(asked.timeout))
-    desk.delivered([delivered for delivered, _ in taken])
+    if not dispatcher.access.queue_exists(asked.queue):
+        await dispatcher.access.declare_queue(asked.queue)  # whoever waits for the first message must not fail
+    taken = await dispatcher.takers.take(asked.queue, call.peer, count=1, wait_ms=_ms(asked.timeout))
+    dispatcher.delivered([delivered for delivered, _ in taken])
     if not taken:
         return None
     delivered, shown = taken[0]
@@ -212,35 +212,37 @@ async def dequeue(desk: Desk, call: Call[DequeueQuery, Nothing]) -> Outcome:
     )
 
 
-async def ack(desk: Desk, call: Call[Nothing, Ack]) -> Outcome:
-    settled = desk.ack_ids.settle([call.body.ack_id], Verdict.ACK)
-    await desk.access.durable(*settled.receipts)
+async def ack(dispatcher: RequestDispatcher, call: Call[Nothing, Ack]) -> Outcome:
+    settled = dispatcher.ack_ids.settle([call.body.ack_id], Verdict.ACK)
+    await dispatcher.access.durable(*settled.receipts)
     check_any(settled)
     return Acked(True)
 
 
-async def reject(desk: Desk, call: Call[Nothing, RejectOne]) -> Outcome:
+async def reject(dispatcher: RequestDispatcher, call: Call[Nothing, RejectOne]) -> Outcome:
     said = call.body
-    settled = desk.ack_ids.settle([said.ack_id], Verdict.REJECT if said.requeue else Verdict.KILL, error=said.error)
-    await desk.access.durable(*settled.receipts)
+    settled = dispatcher.ack_ids.settle(
+        [said.ack_id], Verdict.REJECT if said.requeue else Verdict.KILL, error=said.error
+    )
+    await dispatcher.access.durable(*settled.receipts)
     check_any(settled)
     return Rejected(True)
 
 
-async def purge(desk: Desk, call: Call[Nothing, PurgeOne]) -> Outcome:
-    return Purged(await desk.access.purge_queue(call.body.queue))
+async def purge(dispatcher: RequestDispatcher, call: Call[Nothing, PurgeOne]) -> Outcome:
+    return Purged(await dispatcher.access.purge_queue(call.body.queue))
 
 
-async def stats(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    info = desk.access.describe_queue(call.path["queue"])
+async def stats(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    info = dispatcher.access.describe_queue(call.path["queue"])
     return QueueStats(info.queue, info.ready + info.parked + info.held, info.held, info.ready, info.parked)
 
 
-async def publish(desk: Desk, call: Call[Nothing, Publish]) -> Outcome:
+async def publish(dispatcher: RequestDispatcher, call: Call[Nothing, Publish]) -> Outcome:
     said = call.body
     message = Message(encode_json(said.message), content_type=JSON_TYPE)
-    desk.access.check_publish_quota(LONGEST_WAIT_S)
-    published = await publish_to(desk, said.channel, Messages([message]))
+    dispatcher.access.check_publish_quota(LONGEST_WAIT_S)
+    published = await publish_to(dispatcher, said.channel, Messages([message]))
     return Delivery(published.subscribers)
 
 
@@ -248,32 +250,32 @@ class _Channel(HttpConsumer):
     """A live subscription, with messages as this API shows them."""
 
     def _shown(self, delivered: Delivered) -> dict[str, Any]:
-        spoken = self._desk.spoken
+        spoken = self._dispatcher.spoken
         return msgspec.structs.asdict(_published(delivered if spoken is None else spoken.delivered(delivered)))
 
 
-async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:
+async def subscribe(dispatcher: RequestDispatcher, call: Call[SubscribeQuery, Nothing]) -> Outcome:
     if not call.request.websocket:
         raise Invalid("/pubsub/subscribe is a WebSocket; /v1/subscriptions/stream has server-sent events")
-    consumer = _Channel(desk, acks=False)
+    consumer = _Channel(dispatcher, acks=False)
     command = Subscribe(consumer=0, topics=[call.query.channel], history=call.query.history)
-    feed, _ = await desk.access.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
+    feed, _ = await dispatcher.access.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
     consumer.attach(feed, "subscription:", DEFAULT_VISIBILITY_TIMEOUT_MS)
     return Stream(consumer, single=True)
 
 
-async def history(desk: Desk, call: Call[ChannelQuery, Nothing]) -> Outcome:
+async def history(dispatcher: RequestDispatcher, call: Call[ChannelQuery, Nothing]) -> Outcome:
     asked = call.query
-    there = desk.access.reading.find(asked.channel) is not None  # a channel is there with its first message
-    latest = await desk.access.reading.history(asked.channel, asked.limit) if there else []
+    there = dispatcher.access.reading.find(asked.channel) is not None  # a channel is there with its first message
+    latest = await dispatcher.access.reading.history(asked.channel, asked.limit) if there else []
     return ChannelHistory(asked.channel, [_published(delivered) for delivered in latest])
 
 
-async def pubsub_stats(desk: Desk, call: Call[StatsQuery, Nothing]) -> Outcome:
-    counts = desk.access.subscriptions.counts()
+async def pubsub_stats(dispatcher: RequestDispatcher, call: Call[StatsQuery, Nothing]) -> Outcome:
+    counts = dispatcher.access.subscriptions.counts()
     page = await page_of(sorted(counts), "", call.query.after or None, call.query.limit)
     shown = {channel: counts[channel] for channel in page.names}
-    return PubsubStats(page.total, desk.access.subscriptions.total(), shown, page.next)
+    return PubsubStats(page.total, dispatcher.access.subscriptions.total(), shown, page.next)
 
 
 def _published(delivered: Delivered) -> ChannelMessage:

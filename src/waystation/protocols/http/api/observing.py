@@ -9,22 +9,24 @@ from waystation.protocols.http.transport.calls import AnyRoute, Call, Nothing, O
 from waystation.protocols.http.transport.replies import Reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "watching"
 PROMETHEUS = "waystation.protocols.http.api.prometheus"
 FORMATS = ("text/plain; version=0.0.4; charset=utf-8", "application/openmetrics-text; version=1.0.0; charset=utf-8")
 
 
-async def live(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    desk.access.cluster.check_describe()  # a stream that has begun cannot be refused any more
-    return Stream(desk.live.viewer())
+async def live(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    dispatcher.access.cluster.check_describe()  # a stream that has begun cannot be refused any more
+    return Stream(dispatcher.live.viewer())
 
 
-async def metrics(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+async def metrics(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
     # Imported on a thread, once: prometheus-client and what it imports take a tenth of a second.
-    prometheus: Any = await desk.broker.world.offload(import_module, PROMETHEUS)
-    text, content_type = await prometheus.scrape(desk.broker, desk.access.views, call.request.headers.get("accept", ""))
+    prometheus: Any = await dispatcher.broker.world.offload(import_module, PROMETHEUS)
+    text, content_type = await prometheus.scrape(
+        dispatcher.broker, dispatcher.access.views, call.request.headers.get("accept", "")
+    )
     return Reply(200, text, content_type)
 
 

@@ -30,7 +30,7 @@ from waystation.protocols.http.transport.calls import (
 from waystation.protocols.http.transport.replies import json_reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "queues"
 MAX_COUNT = 1000
@@ -81,32 +81,32 @@ class StreamQuery(msgspec.Struct):
 # -- the queue itself --------------------------------------------------------------------------------------------------
 
 
-async def declare(desk: Desk, call: Call[DeclareQuery, QueueSettings]) -> Outcome:
+async def declare(dispatcher: RequestDispatcher, call: Call[DeclareQuery, QueueSettings]) -> Outcome:
     name = call.path["queue"]
     if call.body is not None and call.body.exclusive:
         raise Invalid("exclusive: such a queue is deleted with its connection, and a request by HTTP has none")
-    there = desk.access.queue_exists(name)
+    there = dispatcher.access.queue_exists(name)
     only = list(read_json(call.request.body)) if call.query.alter and call.body is not None else None
-    await desk.access.declare_queue(name, call.body, alter=call.query.alter, only=only)
-    return json_reply(await desk.access.views.view("queue", QueueQuery(name)), 200 if there else 201)
+    await dispatcher.access.declare_queue(name, call.body, alter=call.query.alter, only=only)
+    return json_reply(await dispatcher.access.views.view("queue", QueueQuery(name)), 200 if there else 201)
 
 
-async def delete(desk: Desk, call: Call[DeleteQuery, Nothing]) -> Outcome:
+async def delete(dispatcher: RequestDispatcher, call: Call[DeleteQuery, Nothing]) -> Outcome:
     asked = call.query
-    count = await desk.access.delete_queue(call.path["queue"], if_empty=asked.if_empty, if_unused=asked.if_unused)
+    count = await dispatcher.access.delete_queue(call.path["queue"], if_empty=asked.if_empty, if_unused=asked.if_unused)
     return Count(count)
 
 
-async def purge(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return Count(await desk.access.purge_queue(call.path["queue"]))
+async def purge(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    return Count(await dispatcher.access.purge_queue(call.path["queue"]))
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-async def put(desk: Desk, call: Call[PutQuery, Messages]) -> Outcome:
+async def put(dispatcher: RequestDispatcher, call: Call[PutQuery, Messages]) -> Outcome:
     queue, messages = call.path["queue"], call.body.messages
-    answer = await desk.access.put_durable(queue, messages, wait_ms=call.query.wait_ms)
+    answer = await dispatcher.access.put_durable(queue, messages, wait_ms=call.query.wait_ms)
     left_out = set(answer.duplicates)
     ids: list[str | None] = []
     tag = answer.first
@@ -119,9 +119,9 @@ async def put(desk: Desk, call: Call[PutQuery, Messages]) -> Outcome:
     return json_reply(Stored(ids, answer.count, answer.duplicates), 201 if answer.count else 200)
 
 
-async def take(desk: Desk, call: Call[TakeQuery, Nothing]) -> Outcome:
+async def take(dispatcher: RequestDispatcher, call: Call[TakeQuery, Nothing]) -> Outcome:
     asked = call.query
-    taken = await desk.takers.take(
+    taken = await dispatcher.takers.take(
         call.path["queue"],
         call.peer,
         count=asked.count,
@@ -129,18 +129,20 @@ async def take(desk: Desk, call: Call[TakeQuery, Nothing]) -> Outcome:
         visibility_timeout_ms=asked.hold_ms,
         auto_ack=asked.auto_ack,
     )
-    desk.delivered([delivered for delivered, _ in taken], acked=asked.auto_ack)
+    dispatcher.delivered([delivered for delivered, _ in taken], acked=asked.auto_ack)
     return {"messages": [shown for _, shown in taken]}
 
 
-async def peek(desk: Desk, call: Call[PeekQuery, Nothing]) -> Outcome:
+async def peek(dispatcher: RequestDispatcher, call: Call[PeekQuery, Nothing]) -> Outcome:
     asked = call.query
     queue = call.path["queue"]
     shown: list[dict[str, Any]] = []
     after, size = asked.after, 0
     most = min(PEEKED_BYTES, call.peer.answer_bytes)
     while len(shown) < asked.count and size < most:
-        found = desk.access.peek(queue, asked.count - len(shown), after, asked.state, min(STEP_BYTES, most - size))
+        found = dispatcher.access.peek(
+            queue, asked.count - len(shown), after, asked.state, min(STEP_BYTES, most - size)
+        )
         if not found:
             break
         shown += [peeked_out(one, queue) for one in found]
@@ -171,27 +173,27 @@ def found_out(found: Found) -> dict[str, Any]:
     return shown
 
 
-async def find(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+async def find(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
     queue, message_id = call.path["queue"], call.path["id"]
-    found = desk.access.find_queued(message_id, queue)
+    found = dispatcher.access.find_queued(message_id, queue)
     if found is None:
         raise NotFound(f"queue {queue!r} has no message {message_id!r}")
     return found_out(found)
 
 
-async def cancel(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+async def cancel(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
     queue, message_id = call.path["queue"], call.path["id"]
-    if await desk.access.cancel(queue, message_id):
+    if await dispatcher.access.cancel(queue, message_id):
         return None
-    if desk.access.find_queued(message_id, queue) is not None:
+    if dispatcher.access.find_queued(message_id, queue) is not None:
         raise Conflict(f"message {message_id!r} is in flight and cannot be cancelled now")
     raise NotFound(f"queue {queue!r} has no message {message_id!r}")
 
 
-async def stream(desk: Desk, call: Call[StreamQuery, Nothing]) -> Outcome:
+async def stream(dispatcher: RequestDispatcher, call: Call[StreamQuery, Nothing]) -> Outcome:
     queue, asked = call.path["queue"], call.query
-    consumer = HttpConsumer(desk, queue, acks=not asked.auto_ack, credit=asked.credit)
-    feed = desk.access.consume(
+    consumer = HttpConsumer(dispatcher, queue, acks=not asked.auto_ack, credit=asked.credit)
+    feed = dispatcher.access.consume(
         queue,
         call.peer.name,
         consumer.deliver,
@@ -201,7 +203,7 @@ async def stream(desk: Desk, call: Call[StreamQuery, Nothing]) -> Outcome:
         auto_ack=asked.auto_ack,
         exclusive=asked.exclusive,
     )
-    visibility_timeout_ms = asked.hold_ms or desk.access.describe_queue(queue).settings.hold_ms
+    visibility_timeout_ms = asked.hold_ms or dispatcher.access.describe_queue(queue).settings.hold_ms
     consumer.attach(feed, f"queue:{queue}", visibility_timeout_ms)
     return Stream(consumer)
 

@@ -17,7 +17,7 @@ from waystation.protocols.http.transport.calls import AnyRoute, Call, Messages, 
 from waystation.protocols.http.transport.problems import TimedOut
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "request and reply"
 
@@ -34,7 +34,7 @@ class ReplyQuery(msgspec.Struct):
     raw: Annotated[bool, Meta(description="the body is the payload, even if it is JSON")] = False
 
 
-async def ask(desk: Desk, call: Call[RequestQuery, Messages]) -> Outcome:
+async def ask(dispatcher: RequestDispatcher, call: Call[RequestQuery, Messages]) -> Outcome:
     asked = call.query
     if (asked.topic is None) == (asked.queue is None):
         raise Invalid("topic: give a topic or a queue, not both and not neither")
@@ -44,14 +44,14 @@ async def ask(desk: Desk, call: Call[RequestQuery, Messages]) -> Outcome:
         if not answer.done():
             answer.set_result(replies[0])
 
-    inboxes = desk.access.inboxes
+    inboxes = dispatcher.access.inboxes
     inbox = inboxes.open(deliver)
     try:
         message = msgspec.structs.replace(_one(call.body), reply_to=inbox)
         if message.correlation_id is None:
-            message = msgspec.structs.replace(message, correlation_id=desk.broker.world.random.uuid().hex)
+            message = msgspec.structs.replace(message, correlation_id=dispatcher.broker.world.random.uuid().hex)
         async with asyncio.timeout(asked.timeout_ms / 1000):
-            await _send(desk, asked, message)
+            await _send(dispatcher, asked, message)
             return to_json_object(await answer)
     except TimeoutError:
         raise TimedOut(f"no reply came within {asked.timeout_ms} ms") from None
@@ -59,17 +59,17 @@ async def ask(desk: Desk, call: Call[RequestQuery, Messages]) -> Outcome:
         inboxes.close(inbox)
 
 
-async def _send(desk: Desk, asked: RequestQuery, message: Message) -> None:
+async def _send(dispatcher: RequestDispatcher, asked: RequestQuery, message: Message) -> None:
     if asked.queue is not None:
-        await desk.access.put_durable(asked.queue, [message])
+        await dispatcher.access.put_durable(asked.queue, [message])
     elif asked.topic is not None:
-        await desk.access.topic_to_publish(asked.topic)
-        desk.access.publish_each(asked.topic, [message], promised=False)
-        desk.access.count(1, len(message.payload))
+        await dispatcher.access.topic_to_publish(asked.topic)
+        dispatcher.access.publish_each(asked.topic, [message], promised=False)
+        dispatcher.access.count(1, len(message.payload))
 
 
-async def reply(desk: Desk, call: Call[ReplyQuery, Messages]) -> Outcome:
-    if not desk.access.inboxes.reply(call.query.to, _one(call.body)):
+async def reply(dispatcher: RequestDispatcher, call: Call[ReplyQuery, Messages]) -> Outcome:
+    if not dispatcher.access.inboxes.reply(call.query.to, _one(call.body)):
         raise NotFound(f"nobody waits for a reply at {call.query.to[:100]!r} any more")
     return None
 

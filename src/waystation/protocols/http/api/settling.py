@@ -12,7 +12,7 @@ from waystation.protocols.http.transport.calls import AnyRoute, Call, Nothing, O
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "acknowledgements"
 SAID = (
@@ -26,35 +26,35 @@ def _place(path: dict[str, str]) -> str | None:
     return f"queue:{path['queue']}" if "queue" in path else None
 
 
-async def _answer(desk: Desk, settled: Settled) -> Outcome:
-    await desk.access.durable(*settled.receipts)
+async def _answer(dispatcher: RequestDispatcher, settled: Settled) -> Outcome:
+    await dispatcher.access.durable(*settled.receipts)
     check_any(settled)
     return SettleOut(settled.settled, settled.unknown)
 
 
-async def ack(desk: Desk, call: Call[Nothing, Settle]) -> Outcome:
-    return await _answer(desk, desk.ack_ids.settle(call.body.ack_ids, Verdict.ACK, place=_place(call.path)))
+async def ack(dispatcher: RequestDispatcher, call: Call[Nothing, Settle]) -> Outcome:
+    return await _answer(dispatcher, dispatcher.ack_ids.settle(call.body.ack_ids, Verdict.ACK, place=_place(call.path)))
 
 
-async def reject(desk: Desk, call: Call[Nothing, Reject]) -> Outcome:
+async def reject(dispatcher: RequestDispatcher, call: Call[Nothing, Reject]) -> Outcome:
     said = call.body
     verdict = Verdict.KILL if said.dead else Verdict.REJECT
-    settled = desk.ack_ids.settle(
+    settled = dispatcher.ack_ids.settle(
         said.ack_ids, verdict, place=_place(call.path), delay_ms=said.delay_ms, error=said.error
     )
-    return await _answer(desk, settled)
+    return await _answer(dispatcher, settled)
 
 
-async def release(desk: Desk, call: Call[Nothing, Release]) -> Outcome:
+async def release(dispatcher: RequestDispatcher, call: Call[Nothing, Release]) -> Outcome:
     said = call.body
-    settled = desk.ack_ids.settle(said.ack_ids, Verdict.RELEASE, place=_place(call.path), delay_ms=said.delay_ms)
-    return await _answer(desk, settled)
+    settled = dispatcher.ack_ids.settle(said.ack_ids, Verdict.RELEASE, place=_place(call.path), delay_ms=said.delay_ms)
+    return await _answer(dispatcher, settled)
 
 
-async def touch(desk: Desk, call: Call[Nothing, Touch]) -> Outcome:
-    now_ms = monotonic_ms(desk.broker.world.clock)
-    settled = desk.ack_ids.touch(call.body.ack_ids, call.body.hold_ms, now_ms, place=_place(call.path))
-    return await _answer(desk, settled)
+async def touch(dispatcher: RequestDispatcher, call: Call[Nothing, Touch]) -> Outcome:
+    now_ms = monotonic_ms(dispatcher.broker.world.clock)
+    settled = dispatcher.ack_ids.touch(call.body.ack_ids, call.body.hold_ms, now_ms, place=_place(call.path))
+    return await _answer(dispatcher, settled)
 
 
 def _routes(prefix: str, what: str) -> tuple[AnyRoute, ...]:

@@ -14,7 +14,7 @@ from waystation.protocols.http.deliveries.consuming import HttpConsumer
 from waystation.protocols.http.transport.calls import NEEDS_VOUCHER, AnyRoute, Call, Nothing, Outcome, Route, Stream
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "subscriptions"
 
@@ -59,22 +59,22 @@ class Counts(msgspec.Struct):
     topics: dict[str, int]
 
 
-async def counts(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return Counts(desk.access.subscriptions.counts())
+async def counts(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    return Counts(dispatcher.access.subscriptions.counts())
 
 
-async def subscribe(desk: Desk, call: Call[SubscribeQuery, Nothing]) -> Outcome:
+async def subscribe(dispatcher: RequestDispatcher, call: Call[SubscribeQuery, Nothing]) -> Outcome:
     asked = call.query
     if asked.mode != "live" and not asked.group:
         raise Invalid(f"group: a {asked.mode} subscription needs one")
     acks = asked.mode != "live" and not asked.auto_ack
-    consumer = HttpConsumer(desk, acks=acks, credit=asked.credit)
+    consumer = HttpConsumer(dispatcher, acks=acks, credit=asked.credit)
     command = Subscribe(
         consumer=0,
         topics=asked.topic,
         **{name: getattr(asked, name) for name in asked.__struct_fields__ if name not in ("topic", "credit")},
     )
-    feed, _ = await desk.access.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
+    feed, _ = await dispatcher.access.subscriptions.open(command, call.peer.name, consumer.deliver, consumer.ceased)
     consumer.attach(feed, f"subscription:{asked.group or ''}", asked.hold_ms or DEFAULT_VISIBILITY_TIMEOUT_MS)
     return Stream(consumer)
 

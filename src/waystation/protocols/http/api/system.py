@@ -16,7 +16,7 @@ from waystation.protocols.http.transport.replies import Reply
 from waystation.version import __version__
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "broker"
 PAGE_TYPE = "text/html; charset=utf-8"
@@ -44,21 +44,21 @@ class Index(msgspec.Struct):
     openapi: str
 
 
-async def index(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+async def index(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
     """The dashboard for whoever asks for a page, as browsers do; a few words for programs."""
     if "text/html" in call.request.headers.get("accept", ""):
-        return desk.files.reply("index.html", call.request.headers.get("if-none-match"))
+        return dispatcher.files.reply("index.html", call.request.headers.get("if-none-match"))
     return Index("waystation", __version__, "/openapi.json")
 
 
-async def healthy(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    health = desk.access.views.health()
-    return Alive(health.status, __version__, health.reasons if _may_know(desk, call) else [])
+async def healthy(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    health = dispatcher.access.views.health()
+    return Alive(health.status, __version__, health.reasons if _may_know(dispatcher, call) else [])
 
 
-async def ready(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+async def ready(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
     """The listener opens when all is recovered, so being asked is being ready, but for a disk that refuses."""
-    views, told = desk.access.views, _may_know(desk, call)
+    views, told = dispatcher.access.views, _may_know(dispatcher, call)
     readiness = views.readiness()
     if readiness.status != "ok":
         reasons = [f"{reason.what} {reason.advice}" for reason in readiness.reasons if told]
@@ -66,12 +66,12 @@ async def ready(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
     return Ready("ready", __version__, views.health().reasons if told else [])
 
 
-def _may_know(desk: Desk, call: Call[Nothing, Nothing]) -> bool:
+def _may_know(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> bool:
     """Whether the reasons may be told, which name things: anybody may ask how the broker is, token or not."""
-    if not desk.principal.anonymous:
+    if not dispatcher.principal.anonymous:
         return True
-    token = desk.broker.settings.text("waystation.http.token")
-    return not desk.entrance.required and (not token or has_password(token, call.request.headers))
+    token = dispatcher.broker.settings.text("waystation.http.token")
+    return not dispatcher.entrance.required and (not token or has_password(token, call.request.headers))
 
 
 class LoginBody(msgspec.Struct):
@@ -85,50 +85,50 @@ class Whoami(msgspec.Struct):
     required: Annotated[bool, Meta(description="whether every client has to log in")]
 
 
-async def log_in(desk: Desk, call: Call[Nothing, LoginBody]) -> Outcome:
+async def log_in(dispatcher: RequestDispatcher, call: Call[Nothing, LoginBody]) -> Outcome:
     peer = call.peer
-    cookie = await desk.login.log_in(call.body.user, call.body.password, peer.login_peer, secure=peer.secure)
+    cookie = await dispatcher.login.log_in(call.body.user, call.body.password, peer.login_peer, secure=peer.secure)
     return Reply(204, headers={"set-cookie": cookie})
 
 
-async def log_out(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return Reply(204, headers={"set-cookie": desk.login.log_out(call.request.headers)})
+async def log_out(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    return Reply(204, headers={"set-cookie": dispatcher.login.log_out(call.request.headers)})
 
 
-async def whoami(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    who = desk.principal
-    required = desk.entrance.required
+async def whoami(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    who = dispatcher.principal
+    required = dispatcher.entrance.required
     return (
-        Whoami("", superuser=not desk.broker.authenticator.required, required=required)
+        Whoami("", superuser=not dispatcher.broker.authenticator.required, required=required)
         if who.anonymous
         else Whoami(who.name, who.superuser, required)
     )
 
 
-async def stats(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    return desk.access.views.stats()
+async def stats(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    return dispatcher.access.views.stats()
 
 
-async def alter_settings(desk: Desk, call: Call[Nothing, dict[str, Given]]) -> Outcome:
-    views = desk.access.views
+async def alter_settings(dispatcher: RequestDispatcher, call: Call[Nothing, dict[str, Given]]) -> Outcome:
+    views = dispatcher.access.views
     await views.alter_settings(call.body)
     shown: SettingsOut = await views.view("settings", SettingsQuery())
     return shown
 
 
-async def end_connection(desk: Desk, call: Call[EndQuery, Nothing]) -> Outcome:
-    desk.access.views.end_connection(call.path["connection"], call.query.reason)
+async def end_connection(dispatcher: RequestDispatcher, call: Call[EndQuery, Nothing]) -> Outcome:
+    dispatcher.access.views.end_connection(call.path["connection"], call.query.reason)
     return None
 
 
-async def openapi(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    if desk.openapi is None:
+async def openapi(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    if dispatcher.openapi is None:
         from waystation.protocols.http.api.openapi import document
         from waystation.protocols.http.api.routes import ROUTES
         from waystation.protocols.http.transport.replies import END, encode_json
 
-        desk.openapi = encode_json(document(ROUTES)) + END
-    return Reply(200, desk.openapi)
+        dispatcher.openapi = encode_json(document(ROUTES)) + END
+    return Reply(200, dispatcher.openapi)
 
 
 ROUTES: tuple[AnyRoute, ...] = (

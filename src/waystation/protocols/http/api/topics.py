@@ -18,7 +18,7 @@ from waystation.protocols.http.transport.calls import AnyRoute, Call, Messages, 
 from waystation.protocols.http.transport.replies import json_reply
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 TAG = "topics"
 MAX_SIZE = "waystation.retention.messages"
@@ -88,16 +88,16 @@ class HistoryQuery(msgspec.Struct):
 # -- the topic itself --------------------------------------------------------------------------------------------------
 
 
-async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
+async def create(dispatcher: RequestDispatcher, call: Call[Nothing, TopicIn]) -> Outcome:
     name, wanted = call.path["topic"], call.body or TopicIn()
     settings = wanted.settings if wanted.max_size is None else {**wanted.settings, MAX_SIZE: str(wanted.max_size)}
     status = 201
-    desk.access.reading.find(name)  # refused before it is made: the answer describes it
+    dispatcher.access.reading.find(name)  # refused before it is made: the answer describes it
     try:
         replicas = WantedReplicas(wanted.replication_factor)
-        await desk.access.create_topic(name, wanted.partitions or None, settings, replicas)
+        await dispatcher.access.create_topic(name, wanted.partitions or None, settings, replicas)
     except AlreadyExists:
-        there = desk.access.reading.get(name)
+        there = dispatcher.access.reading.get(name)
         if there.internal or (wanted.partitions or len(there.partitions)) != len(there.partitions):
             raise Conflict(
                 f"topic {name!r} is there with {len(there.partitions)} partitions; PATCH changes it"
@@ -105,40 +105,42 @@ async def create(desk: Desk, call: Call[Nothing, TopicIn]) -> Outcome:
         if any(there.overrides.get(key) != value for key, value in settings.items()):
             raise Conflict(f"topic {name!r} is there with other settings; PATCH changes them") from None
         status = 200
-    return json_reply(await desk.access.views.view("topic", TopicQuery(name)), status)
+    return json_reply(await dispatcher.access.views.view("topic", TopicQuery(name)), status)
 
 
-async def delete(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    desk.access.reading.get(call.path["topic"])  # NotFound with near matches
-    await desk.access.delete_topic(call.path["topic"])
+async def delete(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    dispatcher.access.reading.get(call.path["topic"])  # NotFound with near matches
+    await dispatcher.access.delete_topic(call.path["topic"])
     return None
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-async def publish(desk: Desk, call: Call[PublishQuery, Messages]) -> Outcome:
-    published = await publish_to(desk, call.path["topic"], call.body, call.query.partition)
+async def publish(dispatcher: RequestDispatcher, call: Call[PublishQuery, Messages]) -> Outcome:
+    published = await publish_to(dispatcher, call.path["topic"], call.body, call.query.partition)
     return json_reply(published, 200 if len(published.duplicates) == len(call.body.messages) else 201)
 
 
-async def publish_to(desk: Desk, topic: str, messages: Messages, partition: int | None = None) -> Published:
+async def publish_to(
+    dispatcher: RequestDispatcher, topic: str, messages: Messages, partition: int | None = None
+) -> Published:
     """Publishes and waits until it is durable."""
-    await desk.access.topic_to_publish(topic)
-    published = desk.access.publish_each(topic, messages.messages, partition, promised=True)
+    await dispatcher.access.topic_to_publish(topic)
+    published = dispatcher.access.publish_each(topic, messages.messages, partition, promised=True)
     stored = len(messages.messages) - len(published.duplicates)
-    desk.access.count(stored, sum(len(message.payload) for message in messages.messages))
-    await desk.access.durable(*published.receipts)
-    subscribers = desk.access.subscriptions.count(topic)
+    dispatcher.access.count(stored, sum(len(message.payload) for message in messages.messages))
+    await dispatcher.access.durable(*published.receipts)
+    subscribers = dispatcher.access.subscriptions.count(topic)
     places = [Place(*place) for place in published.places]
     return Published(places, [], subscribers, duplicates=list(published.duplicates))
 
 
-async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
+async def read(dispatcher: RequestDispatcher, call: Call[ReadQuery, Nothing]) -> Outcome:
     asked = call.query
     if asked.offset is not None and asked.time_ms is not None:
         raise Invalid("offset: give an offset or a time_ms, not both")
-    found = await desk.access.reading.read(
+    found = await dispatcher.access.reading.read(
         call.path["topic"],
         asked.partition,
         offset=asked.offset,
@@ -147,27 +149,29 @@ async def read(desk: Desk, call: Call[ReadQuery, Nothing]) -> Outcome:
         max_bytes=ANSWER_BYTES,
         wait_ms=asked.wait_ms,
     )
-    if desk.broker.tracing is not None:
-        desk.broker.tracing.delivered(TracedPlace("topic", call.path["topic"], "http", call.peer.name), found.messages)
+    if dispatcher.broker.tracing is not None:
+        dispatcher.broker.tracing.delivered(
+            TracedPlace("topic", call.path["topic"], "http", call.peer.name), found.messages
+        )
     shown = [to_json_object(delivered) for delivered in found.messages]
     return {"messages": shown, "next_offset": found.next_offset, "end_offset": found.end_offset}
 
 
-async def history(desk: Desk, call: Call[HistoryQuery, Nothing]) -> Outcome:
-    latest = await desk.access.reading.history(call.path["topic"], call.query.count)
+async def history(dispatcher: RequestDispatcher, call: Call[HistoryQuery, Nothing]) -> Outcome:
+    latest = await dispatcher.access.reading.history(call.path["topic"], call.query.count)
     return {"messages": [to_json_object(delivered) for delivered in latest]}
 
 
-async def find(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
-    found = await desk.access.find_stored(call.path["id"], call.path["topic"])
+async def find(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
+    found = await dispatcher.access.find_stored(call.path["id"], call.path["topic"])
     if found is None:
         raise NotFound(f"topic {call.path['topic']!r} has no message {call.path['id']!r} that can be found")
     return found_out(found)
 
 
-async def find_anywhere(desk: Desk, call: Call[Nothing, Nothing]) -> Outcome:
+async def find_anywhere(dispatcher: RequestDispatcher, call: Call[Nothing, Nothing]) -> Outcome:
     message_id = call.path["id"]
-    found = desk.access.find_queued(message_id) or await desk.access.find_stored(message_id)
+    found = dispatcher.access.find_queued(message_id) or await dispatcher.access.find_stored(message_id)
     if found is None:
         raise NotFound(f"there is no message {message_id!r}, in no queue and in no topic")
     return found_out(found)

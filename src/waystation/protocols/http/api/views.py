@@ -19,7 +19,7 @@ from waystation.protocols.http.transport.bodies import MessageOut, QueueOut
 from waystation.protocols.http.transport.calls import AnyRoute, Call, Method, Nothing, Outcome, Route
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 
 class QueueList(msgspec.Struct):
@@ -62,11 +62,11 @@ def _row(method: Method, path: str, kind: str, what: str, summary: str, **option
     row = find(kind, what)
     terms = rest_of(row.query, re.findall(r"{(\w+)}", path))
 
-    async def hand_on(desk: Desk, call: Call[Any, Any]) -> Outcome:
+    async def hand_on(dispatcher: RequestDispatcher, call: Call[Any, Any]) -> Outcome:
         given = msgspec.structs.asdict(call.query)
         if call.body is not None:
             given |= msgspec.structs.asdict(call.body)
-        views = desk.access.views
+        views = dispatcher.access.views
         answer = views.view if kind == "view" else views.act
         outcome: Outcome = await answer(what, row.query(**call.path, **given))
         return outcome

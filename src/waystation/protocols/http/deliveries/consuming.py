@@ -31,7 +31,7 @@ from waystation.protocols.http.transport.wire import Outlet
 from waystation.world.clock import monotonic_ms
 
 if TYPE_CHECKING:
-    from waystation.protocols.http.request_dispatcher import Desk
+    from waystation.protocols.http.request_dispatcher import RequestDispatcher
 
 WINDOW = 64
 """Messages that may be on their way to a client whose socket is full."""
@@ -53,8 +53,10 @@ class Credit(msgspec.Struct, omit_defaults=True):
 class HttpConsumer:
     """Made by a route, which opens its feed; begun when the client's end is open."""
 
-    def __init__(self, desk: Desk, queue: str = "", *, acks: bool, credit: int | None = None) -> None:
-        self._desk = desk
+    def __init__(
+        self, dispatcher: RequestDispatcher, queue: str = "", *, acks: bool, credit: int | None = None
+    ) -> None:
+        self._dispatcher = dispatcher
         self._queue = queue
         self._acks = acks
         self._allowed = MAX_CREDIT if credit is None else credit
@@ -75,13 +77,13 @@ class HttpConsumer:
         self._feed = feed
         if isinstance(feed, QueueFeed):
             feed.portion_bytes = WINDOW_BYTES
-        self._source = self._desk.ack_ids.add(place, feed, visibility_timeout_ms)
+        self._source = self._dispatcher.ack_ids.add(place, feed, visibility_timeout_ms)
 
     # -- what the feed calls -----------------------------------------------------------------------------------------
 
     def deliver(self, messages: list[Delivered]) -> None:
         self._granted -= len(messages)
-        self._desk.delivered(messages, acked=bool(self._queue) and not self._acks)
+        self._dispatcher.delivered(messages, acked=bool(self._queue) and not self._acks)
         if self._outlet is not None:
             size = sum(len(delivered.message.payload) for delivered in messages)
             self._long = size > FREE_BYTES
@@ -98,7 +100,7 @@ class HttpConsumer:
     def _go_on_soon(self) -> None:
         if self._left and not self._in_line:
             self._in_line = True
-            self._desk.long_work.then(self._go_on)
+            self._dispatcher.long_work.then(self._go_on)
 
     def _go_on(self) -> None:
         """Sends the next part of a long message, if the client can take it; else when it can."""
@@ -109,7 +111,7 @@ class HttpConsumer:
         pieces = self._pieces = self._pieces or json_pieces(self._shown(self._left[0]))
         part: list[bytes] = []
         size, last = 0, False
-        most = SHORT_STEP_BYTES if self._desk.long_work.others_wait(self) else STEP_BYTES
+        most = SHORT_STEP_BYTES if self._dispatcher.long_work.others_wait(self) else STEP_BYTES
         while size < most and not last:
             piece = next(pieces, None)
             last = piece is None
@@ -141,14 +143,14 @@ class HttpConsumer:
             self._outlet.finish(error)
 
     def _shown(self, delivered: Delivered) -> dict[str, Any]:
-        spoken = self._desk.spoken
+        spoken = self._dispatcher.spoken
         if spoken is None:
             found = to_json_object(delivered, self._queue)
         else:
             found = to_json_object(spoken.delivered(delivered), spoken.queue(self._queue))
         if self._acks and self._source is not None:
-            now_ms = monotonic_ms(self._desk.broker.world.clock)
-            found["ack_id"] = self._desk.ack_ids.give(self._source, delivered, now_ms)
+            now_ms = monotonic_ms(self._dispatcher.broker.world.clock)
+            found["ack_id"] = self._dispatcher.ack_ids.give(self._source, delivered, now_ms)
         return found
 
     # -- what the client's side calls --------------------------------------------------------------------------------
@@ -174,7 +176,7 @@ class HttpConsumer:
 
     def end(self) -> None:
         if self._source is not None:
-            self._desk.ack_ids.drop(self._source)
+            self._dispatcher.ack_ids.drop(self._source)
             self._source = self._feed = None
         self._left.clear()
         self._pieces = None
@@ -188,16 +190,16 @@ class HttpConsumer:
             raise Invalid(f"action: {action!r} has no meaning here: this consumer has nothing in flight")
         if action == "touch":
             touch = convert(value, Touch)
-            now_ms = monotonic_ms(self._desk.broker.world.clock)
-            outcome = self._desk.ack_ids.touch(touch.ack_ids, touch.hold_ms, now_ms, source=self._source)
+            now_ms = monotonic_ms(self._dispatcher.broker.world.clock)
+            outcome = self._dispatcher.ack_ids.touch(touch.ack_ids, touch.hold_ms, now_ms, source=self._source)
         else:
             outcome = self._settle(action, value)
-        await self._desk.access.durable(*outcome.receipts)
+        await self._dispatcher.access.durable(*outcome.receipts)
         check_any(outcome)
         return {"settled": outcome.settled, "unknown": outcome.unknown}
 
     def _settle(self, action: Any, value: dict[str, Any]) -> Outcome:
-        settle = self._desk.ack_ids.settle
+        settle = self._dispatcher.ack_ids.settle
         if action == "ack":
             return settle(convert(value, Settle).ack_ids, Verdict.ACK, source=self._source)
         if action == "reject":
@@ -228,7 +230,7 @@ class HttpConsumer:
         if not self._due and not self._left:
             self._due = True
             if self._long:
-                self._desk.long_work.then(self._grant)
+                self._dispatcher.long_work.then(self._grant)
             else:
                 asyncio.get_running_loop().call_soon(self._grant)
 
@@ -236,9 +238,9 @@ class HttpConsumer:
         self._due = False
         if self._feed is None or self._outlet is None or self._left or not self._outlet.writable:
             return
-        wait_s = self._desk.access.consume_wait_s()
+        wait_s = self._dispatcher.access.consume_wait_s()
         if wait_s > FEW_S:
-            self._desk.meter.throttled += 1
+            self._dispatcher.meter.throttled += 1
             self._due = True
             asyncio.get_running_loop().call_later(min(wait_s, LONGEST_WAIT_S), self._grant)
             return

@@ -102,8 +102,8 @@ class Call(Generic[Q, B]):
 
 @dataclass(frozen=True, slots=True)
 class Route(Generic[S, Q, B]):
-    """One row of an API. A handler is given what serves the API (the desk, or a mounted API) and a `Call`, which says
-    the same types as `query` and `body`."""
+    """One row of an API. A handler is given what serves the API (the dispatcher, or a mounted API) and a `Call`, which
+    says the same types as `query` and `body`."""
 
     method: Method
     path: str

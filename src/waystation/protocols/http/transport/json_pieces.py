@@ -4,7 +4,7 @@ Invariant: the pieces together are the very bytes that `encode_json` makes of th
 `PIECE_CHARS` of one text, or `PIECE_MESSAGES` short messages. What escapes make of a text (`\\u0000`: six bytes)
 takes more time than all the rest.
 
-Pure; used by the desk for answers that show messages.
+Pure; used by the dispatcher for answers that show messages.
 """
 
 from __future__ import annotations
