@@ -17,7 +17,7 @@ from waystation.broker.access.messaging.open_consumers import OpenConsumers
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
 from waystation.catalog.follower import Follower
-from waystation.cluster.alone import Alone, OperationsAlone, PlacingAlone
+from waystation.cluster.alone import Alone, OperationsAlone, PlacementAlone
 from waystation.cluster.internal_topics import InternalTopic
 from waystation.cluster.view import whereabouts
 from waystation.config import BrokerSettings
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from waystation.cluster.node import NodeOptions
     from waystation.cluster.operations import Operations
     from waystation.cluster.producer_ids import StoreProducerIds
-    from waystation.cluster.replica_placement import Placing
+    from waystation.cluster.replica_placement import ReplicaPlacement
     from waystation.cluster.replica_places import ReplicaPlaces
     from waystation.cluster.replication.high_watermarks import HighWatermarks
     from waystation.cluster.store_view import StoreView
@@ -132,23 +132,23 @@ class Broker:
         self.commit = GroupCommit(world, self.meters.commit)
         self._points = RecoveryPoints(world.disk, root)
         self.follower = Follower(catalog, world)
-        alone = PlacingAlone(self.node_id)
-        placing: Placing = alone
+        alone = PlacementAlone(self.node_id)
+        placement: ReplicaPlacement = alone
         replicas: ReplicaPlaces | None = None
         if node is not None or view is not None:
             # Here and in `_become_member`: a broker alone starts without the cluster's 26 modules.
             from waystation.cluster.operations import ClusterOperations
-            from waystation.cluster.replica_placement import ClusterPlacing
+            from waystation.cluster.replica_placement import ClusterPlacement
             from waystation.cluster.replica_places import ReplicaPlaces
             from waystation.cluster.replication.high_watermarks import HighWatermarks
             from waystation.cluster.store_view import StoreView
 
             view = StoreView(self.node_id) if view is None else view
-            placing = ClusterPlacing(view, world.random)
+            placement = ClusterPlacement(view, world.random)
             high_watermarks = HighWatermarks(world.disk, root)
             replicas = None if node is None else ReplicaPlaces(view, high_watermarks)
         self.topics = Topics(
-            world, root, catalog, self.follower, settings, self.commit, self._points, placing, replicas
+            world, root, catalog, self.follower, settings, self.commit, self._points, placement, replicas
         )
         self.view: ClusterView
         self.operations: Operations

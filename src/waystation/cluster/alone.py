@@ -1,6 +1,6 @@
 """What a broker that is no node of a cluster has in the place of one: it is everything that there is.
 
-For each thing that parts of a broker ask about the cluster (`ClusterView`, `Placing`, `Operations`) there is a class
+For each thing that parts of a broker ask about the cluster (`ClusterView`, `ReplicaPlacement`, `Operations`) there is a class
 here with the answers of a broker alone. They need no store and nothing else of the cluster: `broker/broker.py` loads
 the rest of this package for nodes only.
 """
@@ -49,7 +49,7 @@ class Alone:
         return self.node_id
 
 
-class PlacingAlone:
+class PlacementAlone:
     """A broker by itself has the only replica of everything."""
 
     def __init__(self, node_id: int) -> None:
@@ -90,12 +90,12 @@ class PlacingAlone:
 class OperationsAlone:
     """Of a broker that is no node of a cluster."""
 
-    def __init__(self, node_id: int, placing: PlacingAlone) -> None:
+    def __init__(self, node_id: int, placement: PlacementAlone) -> None:
         self._node_id = node_id
-        self._placing = placing
+        self._placement = placement
 
     async def reassign(self, topic_id: UUID, index: int, replicas: Sequence[int]) -> None:
-        self._placing.check(replicas)
+        self._placement.check(replicas)
 
     async def cancel_reassignment(self, topic_id: UUID, index: int) -> None:
         raise NoReassignment("the partition is not being moved")

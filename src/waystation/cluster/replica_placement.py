@@ -42,7 +42,7 @@ class WantedReplicas(msgspec.Struct, frozen=True):
 BY_DEFAULT = WantedReplicas()
 
 
-class Placing(Protocol):
+class ReplicaPlacement(Protocol):
     """Handed to `Topics`. On the loop's thread only."""
 
     def place(self, topic: str, partitions: int, wanted: WantedReplicas) -> list[tuple[int, ...]]:
@@ -69,7 +69,7 @@ def check_alike(topic: str, partitions: int, assignment: Assignment) -> None:
         )
 
 
-class ClusterPlacing:
+class ClusterPlacement:
     """In a cluster: over racks and nodes, evenly (`placement.py`)."""
 
     def __init__(self, view: StoreView, random: Random) -> None:

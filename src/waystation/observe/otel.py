@@ -37,7 +37,7 @@ class OtelSpans:
     """`observe.tracing.Spans`. `begin` and the spans' own methods are for the loop's thread, and never block."""
 
     def __init__(self, clock: Clock) -> None:
-        exporter = _Telling(OTLPSpanExporter(), clock)
+        exporter = _WarningExporter(OTLPSpanExporter(), clock)
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("waystation", __version__)
@@ -84,7 +84,7 @@ def _otel(span: Span) -> OtelSpan:
     return span.span
 
 
-class _Telling(SpanExporter):
+class _WarningExporter(SpanExporter):
     """Sends by another exporter, and tells of failures once a minute. On the SDK's thread."""
 
     def __init__(self, inner: SpanExporter, clock: Clock) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from waystation.errors import WaystationError
 from waystation.spark.kafka_options import in_our_words
 from waystation.spark.options import read_options
-from waystation.spark.reading.refused_reader import RefusingReader
+from waystation.spark.reading.refused_reader import RefusedReader
 from waystation.spark.reading.schemas import arrow_schema, source_schema
 from waystation.spark.tables import (
     check_named,
@@ -28,7 +28,7 @@ from waystation.spark.tables import (
     options_to_read,
     options_to_write,
 )
-from waystation.spark.worker_errors import told
+from waystation.spark.worker_errors import without_traceback
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -48,7 +48,7 @@ class WaystationDataSource(DataSource):
     def name(cls) -> str:
         return "waystation"
 
-    @told()
+    @without_traceback()
     def schema(self) -> StructType | str:
         created = options_of_new_table(self.options)
         if created is None:
@@ -56,7 +56,7 @@ class WaystationDataSource(DataSource):
             return _schema(one_topic(in_our_words(self.options)))
         return keep_options(_schema(for_source(in_our_words(created))), created)
 
-    @told()
+    @without_traceback()
     def reader(self, schema: StructType) -> DataSourceReader:
         given = self._of_source(schema)
         if given.get("queue"):
@@ -73,7 +73,7 @@ class WaystationDataSource(DataSource):
         try:
             return self._stream_reader(schema)
         except WaystationError as error:
-            return RefusingReader(error)
+            return RefusedReader(error)
 
     def _stream_reader(self, schema: StructType) -> DataSourceStreamReader:
         given = self._of_source(schema)
@@ -86,14 +86,14 @@ class WaystationDataSource(DataSource):
         options = read_options(given, streaming=True)
         return TopicStreamReader(options, arrow_schema(schema, options))
 
-    @told()
+    @without_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter | DataSourceArrowWriter:
         from waystation.spark.writing.batch_sink import check_appends, writer
 
         check_appends(overwrite)
         return writer(self._of_sink(schema), schema)
 
-    @told()
+    @without_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter | DataSourceStreamArrowWriter:
         from waystation.spark.writing.sink import stream_writer
 

@@ -2,7 +2,7 @@
 
 A worker sends an exception to Spark with its whole traceback, and ends. Spark can leave the traceback out; it looks for
 that in the worker's environment at the moment of the error. For errors that we raise on purpose, whose text says what
-happened and what to do, `told` asks for it; any other error keeps its traceback, since it is a fault.
+happened and what to do, `without_traceback` asks for it; any other error keeps its traceback, since it is a fault.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HIDE = "SPARK_HIDE_TRACEBACK"
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def without_traceback() -> Iterator[None]:
     """Around whatever Spark calls: as a decorator of a method, or by `with` in a generator."""
     try:
         yield

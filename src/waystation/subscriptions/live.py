@@ -25,7 +25,7 @@ from waystation.message import Delivered
 from waystation.observe.meters import Meters
 from waystation.queues.feed import Deliver
 from waystation.routing.filtering.filters import Filter
-from waystation.subscriptions.log_feed import StatelessFollower
+from waystation.subscriptions.log_feed import StatelessLogFeed
 from waystation.subscriptions.selection import Selection
 from waystation.topics.expiry import expired, unexpired
 from waystation.topics.messages import Messages, check_history
@@ -37,7 +37,7 @@ Slow = Literal["drop", "block"]
 OnEnd = Callable[[WaystationError], None]
 
 
-class LiveFeed(StatelessFollower["_LivePlace"]):
+class LiveFeed(StatelessLogFeed["_LivePlace"]):
     """One live subscriber (`queues.feed.Feed`). Made by `LiveFeeds.open`."""
 
     def __init__(

@@ -1,11 +1,11 @@
 """Delivering what partitions have to a consumer, as far as it can take it: what live and stream consumers share.
 
-A follower has places in partitions and a list of those with something to read. It delivers one chunk of one partition
+A feed has positions in partitions and a list of those with something to read. It delivers one chunk of one partition
 at a time and then lets others have their turn; it never reads what there is no room for, so nothing piles up. A message
 whose time to live is over, or that the filter does not want, is passed over and takes no room. A fault in one
-follower (its connection, its place in a log) ends that one and is no other's.
+feed (its connection, its place in a log) ends that one and is no other's.
 
-On the loop's thread only. The base of `StreamFeed` and, by `StatelessFollower`, of `LiveFeed` and `TailFeed`.
+On the loop's thread only. The base of `StreamFeed` and, by `StatelessLogFeed`, of `LiveFeed` and `TailFeed`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ P = TypeVar("P", bound=ReadPosition)
 _NOTHING = Settled(None, [])
 
 
-class Follower(ABC, Generic[P]):
+class LogFeed(ABC, Generic[P]):
     """See the module. Subclasses say what there is room for and what becomes of what was taken."""
 
     def __init__(self, topics: Topics, now_ms: Callable[[], int], filter: Filter | None) -> None:
@@ -142,7 +142,7 @@ class Follower(ABC, Generic[P]):
         return self._topics.find(topic.name) is topic
 
 
-class StatelessFollower(Follower[P]):
+class StatelessLogFeed(LogFeed[P]):
     """One with nothing in flight: what it delivered needs no verdict and is redelivered to nobody."""
 
     def settle(

@@ -24,7 +24,7 @@ from waystation.message import Delivered, Run
 from waystation.observe.events import event_logger
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.redriven import as_before, is_redrive_topic
-from waystation.subscriptions.log_feed import Follower
+from waystation.subscriptions.log_feed import LogFeed
 from waystation.subscriptions.membership import Membership
 from waystation.subscriptions.selection import Selection
 from waystation.subscriptions.stream_retries import Retries, message_at
@@ -44,7 +44,7 @@ UNSTABLE_RETRY_S = 0.1
 OnEnd = Callable[[WaystationError], None]
 
 
-class StreamFeed(Follower[Share]):
+class StreamFeed(LogFeed[Share]):
     """One consumer (`queues.feed.Feed`). Made by `Streams.open`."""
 
     def __init__(

@@ -25,7 +25,7 @@ from waystation.observe.events import event_logger
 from waystation.observe.tracing import Tracing
 from waystation.queues.feed import Deliver
 from waystation.routing.filtering.filters import Filter
-from waystation.subscriptions.log_feed import StatelessFollower
+from waystation.subscriptions.log_feed import StatelessLogFeed
 from waystation.topics.partitions.partition import Partition
 from waystation.topics.reading import PartitionReader, Readers, ReadPosition, newest
 from waystation.topics.topics import Topic, Topics
@@ -73,7 +73,7 @@ def _last_batch(partition: Partition, end: int) -> int:
     return found[0].offset
 
 
-class TailFeed(StatelessFollower["_TailPlace"]):
+class TailFeed(StatelessLogFeed["_TailPlace"]):
     """One reader (`queues.feed.Feed`). Made by `Tailing.open`."""
 
     def __init__(

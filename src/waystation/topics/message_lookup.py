@@ -32,7 +32,7 @@ _MIB = 1024 * 1024
 _PLACE = re.compile(r"(.+)-(\d{1,9})@(\d{1,18})", re.DOTALL)
 
 
-class Finding:
+class MessageLookup:
     """One per broker."""
 
     def __init__(self, world: World, topics: Topics) -> None:

@@ -21,7 +21,7 @@ from waystation.log.batches.partitioning import partition_of
 from waystation.message import Delivered, Message, check_message
 from waystation.protocol import Found
 from waystation.topics.expiry import expired
-from waystation.topics.message_lookup import Finding
+from waystation.topics.message_lookup import MessageLookup
 from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.topics.reading import Accept, by_time, newest, newest_away
@@ -76,7 +76,7 @@ class Messages:
         self._settings = settings
         self._topics = topics
         self._publishing = publishing
-        self._finding = Finding(world, topics)
+        self._lookup = MessageLookup(world, topics)
         self.delay_to_topic = delay_to_topic
         self._sticky: dict[str, tuple[int, int]] = {}  # topic → (partition, bytes until the next one's turn)
         topics.subscribe_deletions(self._forget)
@@ -261,7 +261,7 @@ class Messages:
         if none is named."""
         if topic is not None:
             self._find(topic)
-        return await self._finding.find(message_id, topic, prefix)
+        return await self._lookup.find(message_id, topic, prefix)
 
     # -- parts ------------------------------------------------------------------------------------------------------
 

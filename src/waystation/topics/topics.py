@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from waystation.catalog import ABSENT, Catalog, TopicRow, Update, rows
 from waystation.catalog.follower import Follower
-from waystation.cluster.replica_placement import BY_DEFAULT, Assignment, Placing, WantedReplicas
+from waystation.cluster.replica_placement import BY_DEFAULT, Assignment, ReplicaPlacement, WantedReplicas
 from waystation.cluster.store import MOST_CHANGES
 from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
 from waystation.errors import (
@@ -164,7 +164,7 @@ class Topics:
         settings: BrokerSettings,
         commit: GroupCommit,
         points: RecoveryPoints,
-        placing: Placing,
+        placement: ReplicaPlacement,
         replicas: Replicas | None = None,
     ) -> None:
         self._replicas = replicas  # None: a broker alone, which leads everything
@@ -174,7 +174,7 @@ class Topics:
         self._settings = settings
         self._commit = commit
         self._points = points
-        self._placing = placing
+        self._placement = placement
         self.folders = TopicFolders(world.disk, root, catalog, points, replicas)
         self._unfinished = UnfinishedBatches()
         self._by_name: dict[str, Topic] = {}
@@ -420,7 +420,7 @@ class Topics:
         """Raises what `create` would raise now; returns how many replicas its partitions would have."""
         self._check_new(name, partitions, overrides)
         self.admit(name, 1, partitions)
-        return len(self._placing.place(name, partitions, wanted)[0])
+        return len(self._placement.place(name, partitions, wanted)[0])
 
     def _check_new(self, name: str, partitions: int, overrides: Mapping[str, str]) -> None:
         check_name(name)
@@ -437,13 +437,13 @@ class Topics:
         if not internal:
             self.admit(name, 1, partitions)
         row = self._new_row(name, partitions, internal, overrides)
-        await self._write_entries(row, ABSENT, 0, self._placing.place(name, partitions, wanted))
+        await self._write_entries(row, ABSENT, 0, self._placement.place(name, partitions, wanted))
         try:
             revision = await self._follower.write(
                 rows.topic_saved(row), {rows.topic_key(row.id): ABSENT, rows.topic_name_key(row.name): ABSENT}
             )
         except RevisionConflict as error:
-            await self._delete_entries(row.name, self._placing.keys(row.id, partitions))
+            await self._delete_entries(row.name, self._placement.keys(row.id, partitions))
             raise AlreadyExists(f"topic {name!r} exists already") from error
         try:
             await self._follower.applied(revision)
@@ -459,7 +459,7 @@ class Topics:
 
         As long as the topic's own entry has this revision, nobody uses these partitions: what an earlier attempt has
         left behind is replaced. RevisionConflict: it has another one."""
-        entries = list(self._placing.entries(row.id, first, replicas).items())
+        entries = list(self._placement.entries(row.id, first, replicas).items())
         for start in range(0, len(entries), MOST_CHANGES - 1):
             some = dict(entries[start : start + MOST_CHANGES - 1])
             await self._follower.write(some, {rows.topic_key(row.id): revision})
@@ -488,7 +488,7 @@ class Topics:
                 error=error,
             )
         else:
-            await self._delete_entries(row.name, self._placing.keys(row.id, row.partitions))
+            await self._delete_entries(row.name, self._placement.keys(row.id, row.partitions))
             await self._world.offload(self.folders.remove, row)
 
     async def _rewrite(self, topic: Topic, row: TopicRow) -> Topic:
@@ -541,7 +541,7 @@ class Topics:
                 log_of(partition).fail(StorageFailed(f"topic {topic.name!r} may be deleted at a restart: {error}"))
             raise
         await self._follower.applied(revision)
-        await self._delete_entries(topic.name, self._placing.keys(topic.id, topic.row.partitions))
+        await self._delete_entries(topic.name, self._placement.keys(topic.id, topic.row.partitions))
         removal = self._removals.get(topic.id)
         if removal is not None:
             await asyncio.shield(removal)
@@ -559,8 +559,8 @@ class Topics:
         self._place_more(self._check_growth(name, total), total, assignment)
 
     def _place_more(self, topic: Topic, total: int, assignment: Assignment | None) -> list[tuple[int, ...]]:
-        factor = None if assignment is not None else self._placing.factor_of(topic.id)
-        return self._placing.place(topic.name, total - len(topic.partitions), WantedReplicas(factor, assignment))
+        factor = None if assignment is not None else self._placement.factor_of(topic.id)
+        return self._placement.place(topic.name, total - len(topic.partitions), WantedReplicas(factor, assignment))
 
     def _check_growth(self, name: str, total: int) -> Topic:
         topic = self._not_internal(name)

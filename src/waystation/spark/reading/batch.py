@@ -18,7 +18,7 @@ from waystation.spark.reading.filters import Wanted, wanted_by
 from waystation.spark.reading.finding import check_topics, find_topics, partitions_of, resolve
 from waystation.spark.reading.planning import Offsets, Range, split
 from waystation.spark.reading.ranges import Task, read_range
-from waystation.spark.worker_errors import told
+from waystation.spark.worker_errors import without_traceback
 from waystation.spark.workers import settle
 
 
@@ -35,7 +35,7 @@ def read_partition(task: Task, partition: InputPartition) -> Iterator[pa.RecordB
     settle()
     if isinstance(partition, RangePartition):
         cluster = cluster_at(task.options.servers, task.options.retry_s)
-        with told():
+        with without_traceback():
             yield from read_range(cluster, task, partition.range)
 
 
@@ -47,7 +47,7 @@ class TopicReader(DataSourceReader):
         self._schema = schema
         self._wanted = Wanted()
 
-    @told()
+    @without_traceback()
     def partitions(self) -> Sequence[InputPartition]:
         options, wanted = self._options, self._wanted
         cluster = cluster_at(options.servers, options.retry_s)

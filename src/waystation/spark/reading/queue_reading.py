@@ -53,7 +53,7 @@ from waystation.spark.spark_versions import (
 )
 from waystation.spark.values.json_values import infer_type
 from waystation.spark.values.value_formats import VALUE_OPTIONS
-from waystation.spark.worker_errors import told
+from waystation.spark.worker_errors import without_traceback
 from waystation.spark.workers import settle
 
 T = TypeVar("T")
@@ -189,13 +189,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.base.max_bytes)
         return ReadAllAvailable()
 
-    @told()
+    @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
         """As many messages as there are now are taken, the urgent ones first. What a batch that is not done claims
         again, or a batch that is done and not acked, is among them: it is taken off when Spark names it."""
         self._left = self._queue.waiting()
 
-    @told()
+    @without_traceback()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = QueueOffset.from_json(start, self._options.queue)
         planned = self._planned
@@ -213,7 +213,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What a person wants to know of the source: Spark shows it as it is."""
         return queue_report(self._options.queue, self._queue.seen(), self._queue.retries)
 
-    @told()
+    @without_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         offset = QueueOffset.from_json(end, self._options.queue)
         have = self._still_there(offset)
@@ -221,7 +221,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = max(self._options.base.min_partitions or 1, -(-offset.count // TASK_ROWS))
         return [RunsPartition(runs) for runs in split(have, wanted)]
 
-    @told()
+    @without_traceback()
     def commit(self, end: dict[str, Any]) -> None:
         self._finish(QueueOffset.from_json(end, self._options.queue))
 
@@ -289,7 +289,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not isinstance(partition, RunsPartition):
             raise Invalid("this is a partition of another source")
         settle()
-        with told():
+        with without_traceback():
             for rows in read_rows(self._options, partition.runs):
                 yield as_columns(self._options, self._schema, rows)
 
@@ -308,7 +308,7 @@ class QueueTableReader(DataSourceReader):
         self._options = options
         self._schema = schema
 
-    @told()
+    @without_traceback()
     def partitions(self) -> Sequence[InputPartition]:
         info = _ask_once(self._options, DescribeQueue(queue=self._options.queue), QueueInfo)
         return [CountPartition(info.ready + info.parked + info.held)]

@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 from pyspark.sql.datasource import DataSourceStreamReader
 
 from waystation.errors import WaystationError
-from waystation.spark.worker_errors import told
+from waystation.spark.worker_errors import without_traceback
 
 
-class RefusingReader(DataSourceStreamReader):
+class RefusedReader(DataSourceStreamReader):
     """Raises the reason, whatever Spark asks."""
 
     def __init__(self, reason: WaystationError) -> None:
@@ -32,6 +32,6 @@ class RefusingReader(DataSourceStreamReader):
     def read(self, partition: object) -> Any:
         self._refuse()
 
-    @told()
+    @without_traceback()
     def _refuse(self) -> NoReturn:
         raise self._reason

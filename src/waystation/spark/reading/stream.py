@@ -45,7 +45,7 @@ from waystation.spark.spark_versions import (
     Told,
     check_limits,
 )
-from waystation.spark.worker_errors import told
+from waystation.spark.worker_errors import without_traceback
 
 log = event_logger("waystation.spark")
 
@@ -81,7 +81,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what Spark calls -------------------------------------------------------------------------------------------
 
-    @told()
+    @without_traceback()
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:
             options, cluster = self._options, self._cluster
@@ -98,12 +98,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.max_bytes)
         return ReadAllAvailable()
 
-    @told()
+    @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
         cluster = self._cluster
         self._target = latest(cluster, self._options, partitions_of(self._options, self._look(cluster)))
 
-    @told()
+    @without_traceback()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         cluster = self._cluster
         start = self._told.start(start, self.initialOffset)
@@ -130,7 +130,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         return {"offsets": nested(self._ends), **self._metrics.report(self._cluster, self._ends)}
 
-    @told()
+    @without_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         self._told.planned(end)
         ranges = ranges_between(Position.from_json(start), Position.from_json(end))
