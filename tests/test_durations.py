@@ -16,7 +16,7 @@ from waystation.message import MAX_HORIZON_MS
 from waystation.spark.pipelines.file.declared import Trigger
 from waystation.spark.pipelines.file.problems import PipelineInvalid
 from waystation.spark.pipelines.file.reading import read_pipeline
-from waystation.topics.partitions.start_position import Start, parse_start
+from waystation.topics.partitions.start_position import StartPosition, parse_start
 
 READ = [
     *(("30s", 30_000), ("5m", 300_000), ("2h", 7_200_000), ("7d", 604_800_000), ("2w", 1_209_600_000), ("250ms", 250)),
@@ -37,7 +37,7 @@ SAYS = "is not a duration: write 250ms, 30s, 5m, 2h, 7d, 1h30m or 10 minutes"
 def test_a_duration_means_the_same_wherever_it_is_written(text: str, ms: int, tmp_path: Path) -> None:
     assert parse_ms(text) == ms
     assert duration(text) == ms / 1000
-    assert parse_start(text, 10**13) == Start("time", 10**13 - ms)
+    assert parse_start(text, 10**13) == StartPosition("time", 10**13 - ms)
     assert pipeline_trigger(tmp_path, text).kind == "interval"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from waystation.catalog import Catalog
-from waystation.catalog.follower import Follower
+from waystation.catalog.follower import CatalogFollower
 from waystation.config import BrokerSettings
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.log.commit import GroupCommit
@@ -37,7 +37,7 @@ class Core(Protocol):
     world: World
     settings: BrokerSettings
     catalog: Catalog
-    follower: Follower
+    follower: CatalogFollower
     meters: Meters
     connections: Connections
     commit: GroupCommit

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from tests.broker.kit import broker_on, run
 from waystation.admin.policy_rules import Policy
 from waystation.broker.broker import Broker
-from waystation.catalog import ABSENT, BindingRow, Change, ExchangeRow, MemoryCatalog, TopicRow, Update, rows
-from waystation.catalog.follower import FAILURES_MOST, Follower
+from waystation.catalog import ABSENT, BindingRow, CatalogChange, ExchangeRow, MemoryCatalog, TopicRow, Update, rows
+from waystation.catalog.follower import FAILURES_MOST, CatalogFollower
 from waystation.errors import AlreadyExists, Conflict, RevisionConflict, StorageFailed, Unavailable
 from waystation.message import Message
 from waystation.queues.settings import QueueSettings
@@ -53,7 +53,7 @@ class Stage:
     def __init__(self) -> None:
         self.catalog = MemoryCatalog()
         self.world = real_world()
-        self.follower = Follower(self.catalog, self.world)
+        self.follower = CatalogFollower(self.catalog, self.world)
         self.a, self.b = Mirror("a/", "c/"), Mirror("b/")
         for part in (self.a, self.b):
             self.follower.follow(part)
@@ -77,7 +77,7 @@ def test_a_writer_is_answered_when_its_change_is_in_force() -> None:
     async def story(stage: Stage) -> None:
         revision = await stage.follower.change({"a/1": b"x", "b/1": b"y", "nobody's": b""}, {"a/1": ABSENT})
         assert (stage.a.held, stage.b.held) == ({"a/1": b"x"}, {"b/1": b"y"})
-        assert stage.a.told == [Update(revision, (Change("a/1", b"x"),))]
+        assert stage.a.told == [Update(revision, (CatalogChange("a/1", b"x"),))]
         with pytest.raises(RevisionConflict):
             await stage.follower.change({"a/1": b"z"}, {"a/1": ABSENT})
         assert stage.a.held == {"a/1": b"x"}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.catalog import DiskCatalog
 from tests.simulation.disk import Fault, SimDisk
-from waystation.catalog import ABSENT, Catalog, Change, Compacted, Entry, MemoryCatalog, Update
+from waystation.catalog import ABSENT, Catalog, CatalogChange, CatalogEntry, Compacted, MemoryCatalog, Update
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.errors import Conflict, RevisionConflict, StorageFailed, WriteInDoubt
 from waystation.world import SystemRandom
@@ -65,8 +65,8 @@ def test_a_write_raises_the_revision_by_one_and_gives_it_to_its_keys(any_catalog
     assert any_catalog.write({"a/2": b"z"}) == first + 2
     found = any_catalog.read("a/")
     assert found.revision == first + 2 == any_catalog.revision()
-    assert found.entries == {"a/1": Entry(b"x", first + 1), "a/2": Entry(b"z", first + 2)}
-    assert any_catalog.get("a/1") == Entry(b"x", first + 1)
+    assert found.entries == {"a/1": CatalogEntry(b"x", first + 1), "a/2": CatalogEntry(b"z", first + 2)}
+    assert any_catalog.get("a/1") == CatalogEntry(b"x", first + 1)
     assert any_catalog.get("a/") is None
 
 
@@ -86,7 +86,7 @@ def test_deleting_what_is_not_there_is_no_change(any_catalog: Catalog) -> None:
     assert any_catalog.write({}) == revision
     assert watch.take() == []
     assert any_catalog.write({"a": None, "b": None}) == revision + 1
-    assert watch.take() == [Update(revision + 1, (Change("a", None),))]
+    assert watch.take() == [Update(revision + 1, (CatalogChange("a", None),))]
 
 
 def test_of_two_who_read_the_same_revision_one_writes_and_the_other_is_told(any_catalog: Catalog) -> None:
@@ -135,7 +135,7 @@ def test_revisions_survive_a_restart(kept: Reopening) -> None:
     kept.catalog.write({"a": b"1"})
     revision = kept.catalog.write({"b": b"1"})
     again = kept.again()
-    assert (again.revision(), again.get("b")) == (revision, Entry(b"1", revision))
+    assert (again.revision(), again.get("b")) == (revision, CatalogEntry(b"1", revision))
     with pytest.raises(RevisionConflict):
         again.write({"a": b"2"}, {"a": revision})
     assert again.write({"a": b"2"}, {"a": revision - 1}) == revision + 1
@@ -152,11 +152,11 @@ def test_a_watch_gives_every_write_whole_once_and_in_order(any_catalog: Catalog)
     any_catalog.write({"a": b"1", "b": b"1"})
     any_catalog.write({"a": None})
     expected = [
-        Update(first + 1, (Change("a", b"1"), Change("b", b"1"))),
-        Update(first + 2, (Change("a", None),)),
+        Update(first + 1, (CatalogChange("a", b"1"), CatalogChange("b", b"1"))),
+        Update(first + 2, (CatalogChange("a", None),)),
     ]
     assert late.take() == expected
-    assert early.take() == [Update(first, (Change("a", b"0"),)), *expected]
+    assert early.take() == [Update(first, (CatalogChange("a", b"0"),)), *expected]
     assert early.take() == late.take() == []
     assert len(woken) == 2
     early.close()
@@ -224,7 +224,7 @@ def test_a_write_that_failed_has_not_happened_after_a_restart(kept: Reopening, m
     with pytest.raises(StorageFailed) as told:
         kept.catalog.write({"a": b"after", "b": b"after", "deleted": None})
     assert not isinstance(told.value, WriteInDoubt)
-    before = {"a": Entry(b"before", revision), "deleted": Entry(b"before", revision)}
+    before = {"a": CatalogEntry(b"before", revision), "deleted": CatalogEntry(b"before", revision)}
     assert (kept.catalog.read().entries, kept.catalog.revision(), watch.take()) == (before, revision, [])
     again = kept.again()
     assert (again.read().entries, again.revision()) == (before, revision)
@@ -238,6 +238,6 @@ def test_a_write_that_may_have_happened_is_undone_before_the_next_one(kept: Reop
         kept.catalog.write({"a": b"after", "b": b"after"})
     assert (kept.catalog.revision(), watch.take()) == (revision, [])
     assert kept.catalog.write({"c": b"next"}, {"a": revision, "b": ABSENT}) == revision + 1
-    expected = {"a": Entry(b"before", revision), "c": Entry(b"next", revision + 1)}
+    expected = {"a": CatalogEntry(b"before", revision), "c": CatalogEntry(b"next", revision + 1)}
     assert kept.catalog.read().entries == expected
     assert kept.again().read().entries == expected

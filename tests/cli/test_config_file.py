@@ -11,7 +11,7 @@ from waystation.cli.main import build_parser
 from waystation.cli.server.config_file import check_config, read_config
 from waystation.cli.server.configuration import variable_of
 from waystation.cli.server.options import OPTIONS
-from waystation.cli.server.serve import Plan, make_plan
+from waystation.cli.server.serve import ServePlan, make_plan
 from waystation.client.links.address import Address
 from waystation.config import BROKER_SETTINGS
 from waystation.errors import Invalid, InvalidSetting
@@ -20,7 +20,7 @@ from waystation.security.tls_files import OwnFiles
 from waystation.station import ListenerPlan
 
 
-def plan(*words: str, **environment: str) -> Plan:
+def plan(*words: str, **environment: str) -> ServePlan:
     return make_plan(build_parser(["serve"]).parse_args(["serve", *words]), environment)
 
 
@@ -289,7 +289,7 @@ def test_every_option_is_a_flag_a_variable_and_a_key() -> None:
 # -- listeners ---------------------------------------------------------------------------------------------------------
 
 
-def listeners_of(made: Plan) -> dict[str, ListenerPlan]:
+def listeners_of(made: ServePlan) -> dict[str, ListenerPlan]:
     return {one.terms.name: one for one in made.listeners}
 
 

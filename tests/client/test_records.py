@@ -14,7 +14,7 @@ from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.client.records.group_reading import GroupReader
 from waystation.client.records.offsets import offsets_at, resolve
-from waystation.client.records.publishing import OutgoingRecord, Placed, RecordPublisher
+from waystation.client.records.publishing import BatchLocation, OutgoingRecord, RecordPublisher
 from waystation.client.records.reading import RecordReader
 from waystation.client.sync.client import Client
 from waystation.errors import ConnectionLost, NotFound, TooLarge, UnknownTopic
@@ -85,7 +85,7 @@ def test_a_position_is_found_in_each_partition(mq: Client, topic: str) -> None:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_after_a_refusal_it_is_known_how_many_are_safe(mq: Client, topic: str, wait: bool) -> None:
-    placed: list[Placed] = []
+    placed: list[BatchLocation] = []
     publisher = RecordPublisher(mq, topic, wait=wait, on_placed=placed.append)
     sizes = [200_000] * 50 + [2_000_000] + [200_000] * 49
     with pytest.raises(TooLarge):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from waystation.cluster.decisions.promises import LeaderState
-from waystation.cluster.decisions.replica_fetch import NO_EPOCH, History, ReplicaFetch
+from waystation.cluster.decisions.replica_fetch import NO_EPOCH, EpochHistory, ReplicaFetch
 from waystation.cluster.decisions.state import DiskState, NodeState, PartitionState, disk_key, node_key
-from waystation.cluster.decisions.writes import Identity, Known, Write
+from waystation.cluster.decisions.writes import Identity, StoreEntry, Write
 
 KEY = "partitions/0190163d-8694-739b-aea5-966c26f8ad90/0"
 REVISION = 40  # of the partition's entry
@@ -13,14 +13,14 @@ DISK_REVISION = 7
 NODE_REVISION = 9
 
 
-def disk(node_id: int, folder: str = "", incarnation: int = 1, *, leaving: bool = False) -> Known[DiskState]:
+def disk(node_id: int, folder: str = "", incarnation: int = 1, *, leaving: bool = False) -> StoreEntry[DiskState]:
     state = DiskState(folder or f"folder {node_id}", incarnation, leaving)
-    return Known(disk_key(node_id), state, DISK_REVISION)
+    return StoreEntry(disk_key(node_id), state, DISK_REVISION)
 
 
-def node(node_id: int, incarnation: int = 1, *, folder: str = "", draining: bool = False) -> Known[NodeState]:
+def node(node_id: int, incarnation: int = 1, *, folder: str = "", draining: bool = False) -> StoreEntry[NodeState]:
     state = NodeState(incarnation, {}, folder=folder or f"folder {node_id}", draining=draining)
-    return Known(node_key(node_id), state, NODE_REVISION)
+    return StoreEntry(node_key(node_id), state, NODE_REVISION)
 
 
 def identity(node_id: int, *, leaving: bool = False) -> Identity:
@@ -36,9 +36,9 @@ def partition(
     adding: tuple[int, ...] = (),
     removing: tuple[int, ...] = (),
     revision: int = REVISION,
-) -> Known[PartitionState]:
+) -> StoreEntry[PartitionState]:
     state = PartitionState(replicas, leader, epoch, in_sync, 0, adding, removing)
-    return Known(KEY, state, revision)
+    return StoreEntry(KEY, state, revision)
 
 
 def after(write: Write | None) -> PartitionState:
@@ -50,7 +50,7 @@ def after(write: Write | None) -> PartitionState:
 
 
 def leader(
-    view: Known[PartitionState] | None = None, *, end: int = 0, high_watermark: int = 0, min_in_sync: int = 2
+    view: StoreEntry[PartitionState] | None = None, *, end: int = 0, high_watermark: int = 0, min_in_sync: int = 2
 ) -> LeaderState:
     """Of node 1, from time 0 on; its log is durable up to its end."""
     return LeaderState(
@@ -65,9 +65,9 @@ def leader(
     )
 
 
-def log(end: int, *epochs: tuple[int, int], start: int = 0) -> History:
+def log(end: int, *epochs: tuple[int, int], start: int = 0) -> EpochHistory:
     """By default all of epoch 5."""
-    return History(start, end, list(epochs) or [(5, start)])
+    return EpochHistory(start, end, list(epochs) or [(5, start)])
 
 
 def fetch(

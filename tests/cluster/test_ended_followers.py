@@ -9,7 +9,7 @@ from tests.clients import kit
 from tests.support.cluster import ClusterOfThree
 from tests.support.names import unique
 from tests.support.waiting import wait_for
-from waystation.cluster.links.peer import Answer, Fetch, Fetched, Leaving, Refused
+from waystation.cluster.links.peer import Answer, Fetch, Fetched, Leaving, PeerRefusal
 from waystation.cluster.replication.serving import FetchServer
 from waystation.cluster.replication.throttle import Throttle
 from waystation.world import real_world
@@ -63,8 +63,8 @@ def test_what_was_asked_before_a_node_left_and_comes_later_does_not_bring_it_bac
         answer = await fetch(server, 1)
         assert isinstance(answer, Fetched)
         server.left(Leaving(FOLLOWER, 1, 4))
-        assert isinstance(await fetch(server, 2, session=answer.session), Refused)
-        assert isinstance(await fetch(server, 3), Refused)
+        assert isinstance(await fetch(server, 2, session=answer.session), PeerRefusal)
+        assert isinstance(await fetch(server, 3), PeerRefusal)
         assert server.has_ended(FOLLOWER)
 
     run(main())

@@ -14,10 +14,10 @@ from tests.cluster.relay import Mode, Relay
 from tests.cluster.store_kit import Following
 from tests.support.etcd import Etcd, need
 from tests.support.waiting import wait_for
-from waystation.catalog import ABSENT, Change, Compacted
+from waystation.catalog import ABSENT, CatalogChange, Compacted
 from waystation.cluster.address import parse
 from waystation.cluster.etcd import EtcdStore
-from waystation.cluster.etcd.messages import Message, Nothing, encode
+from waystation.cluster.etcd.messages import EmptyResponse, EtcdMessage, encode
 from waystation.errors import Invalid, NewerFormat, NotAllowed, RevisionConflict, StoreUnavailable, TooLarge
 
 
@@ -90,9 +90,9 @@ def test_an_etcd_that_hangs_is_not_waited_for_and_goes_on_when_it_does(etcd: Etc
         etcd.resume()
         revision = wait_for(lambda: store.write({"b": b""}), "etcd goes on", retry_on=(StoreUnavailable,))
         changes = [update.changes for update in following.reach(revision)]
-        assert (Change("b", b""),) in changes
+        assert (CatalogChange("b", b""),) in changes
         # What was in doubt is made once, or never, and perhaps later than what was answered.
-        assert changes.count((Change("a", b"in doubt"),)) <= 1
+        assert changes.count((CatalogChange("a", b"in doubt"),)) <= 1
 
 
 # -- answers are lost -------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_a_write_whose_answer_is_lost_is_told_as_in_doubt_and_was_made_once(rela
         relays[0].lose_answer_to(b"/v3/kv/txn")
         unavailable(lambda: store.write({"a": b"1"}, {"a": ABSENT}))
         following.reach(store.revision())
-        assert [update.changes for update in following.take()] == [(Change("a", b"1"),)]
+        assert [update.changes for update in following.take()] == [(CatalogChange("a", b"1"),)]
         with pytest.raises(RevisionConflict):
             store.write({"a": b"1"}, {"a": ABSENT})
 
@@ -138,11 +138,13 @@ def test_a_watch_moves_to_the_next_endpoint_when_its_own_is_cut_or_silent(relays
         following.reach(store.write({"a": b"0"}))
         relays[0].set(Mode.SILENT)
         revision = other.write({"a": b"1"})
-        assert following.reach(revision)[-1].changes == (Change("a", b"1"),)
+        assert following.reach(revision)[-1].changes == (CatalogChange("a", b"1"),)
         relays[0].set(Mode.PASS)
         relays[1].cut()
         revision = wait_for(lambda: store.write({"a": b"2"}), "an endpoint answers", retry_on=(StoreUnavailable,))
-        assert [update.changes for update in following.reach(revision)] == [(Change("a", b"%d" % n),) for n in range(3)]
+        assert [update.changes for update in following.reach(revision)] == [
+            (CatalogChange("a", b"%d" % n),) for n in range(3)
+        ]
 
 
 def test_an_answer_that_is_not_etcds_is_no_answer(tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_an_etcd_that_went_back_is_noticed_by_the_watch(etcd: Etcd) -> None:
         snapshot = store.read()
         assert snapshot.revision < last
         again = Following(store, snapshot.revision)
-        assert again.reach(store.write({"b": b""}))[-1].changes == (Change("b", b""),)
+        assert again.reach(store.write({"b": b""}))[-1].changes == (CatalogChange("b", b""),)
 
 
 def test_clusters_share_an_etcd_and_do_not_see_each_other(etcd: Etcd) -> None:
@@ -195,7 +197,7 @@ def test_clusters_share_an_etcd_and_do_not_see_each_other(etcd: Etcd) -> None:
         for number in range(5):
             test.write({f"a/{number}": b""})
         assert prod.read().entries == {}
-        assert following.reach(prod.write({"b": b""}))[0].changes == (Change("b", b""),)
+        assert following.reach(prod.write({"b": b""}))[0].changes == (CatalogChange("b", b""),)
         assert len(following.take()) == 1
 
 
@@ -219,7 +221,7 @@ def test_a_write_that_is_too_large_for_etcd_is_refused_as_such(etcd: Etcd) -> No
 # -- who asks ---------------------------------------------------------------------------------------------------------
 
 
-class User(Message, frozen=True):
+class User(EtcdMessage, frozen=True):
     name: str = ""
     password: str = ""
     user: str = ""
@@ -235,7 +237,7 @@ def need_password(etcd: Etcd, password: str) -> None:
             ("user/add", User(name="nobody", password=password)),
             ("enable", User()),
         ):
-            store._gateway.ask(f"/v3/auth/{path}", request, Nothing, repeatable=True)
+            store._gateway.ask(f"/v3/auth/{path}", request, EmptyResponse, repeatable=True)
 
 
 def test_a_user_of_etcd_is_let_in_and_stays_so_over_a_restart(etcd: Etcd, tmp_path: Path) -> None:

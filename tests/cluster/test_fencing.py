@@ -14,7 +14,7 @@ from tests.cluster.in_process import Cluster, cluster_of, until
 from tests.cluster.test_replication import everything, publish
 from waystation.broker.broker import Broker
 from waystation.cluster.decisions.state import DiskState, disk_key, encode, partition_key
-from waystation.cluster.member import Member
+from waystation.cluster.member import ClusterMember
 from waystation.errors import NodeIdTaken
 
 
@@ -27,7 +27,7 @@ class Orders:
     follower: int
 
     @property
-    def member(self) -> Member:
+    def member(self) -> ClusterMember:
         return member_of(self.cluster.brokers[self.follower])
 
     def hand_over(self) -> None:
@@ -40,7 +40,7 @@ class Orders:
         store.write({partition_key(topic.id, 0): encode(state)}, {known.key: known.revision})
 
 
-def member_of(broker: Broker) -> Member:
+def member_of(broker: Broker) -> ClusterMember:
     assert broker.member is not None
     return broker.member
 

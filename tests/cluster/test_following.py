@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.cluster.decisions_kit import identity, log, partition
 from waystation.cluster.decisions.following import Append, BeginAgain, Drop, Truncate, next_fetch, received
-from waystation.cluster.decisions.replica_fetch import NO_EPOCH, EpochEnd, FetchAnswer, History, ReplicaFetch
+from waystation.cluster.decisions.replica_fetch import NO_EPOCH, EpochEnd, EpochHistory, FetchAnswer, ReplicaFetch
 from waystation.cluster.decisions.state import NOBODY
 
 STATE = partition(1).state
@@ -89,9 +89,9 @@ def test_a_follower_comes_to_the_leaders_history_by_truncating(shared: list[int]
     assert followers == leaders[: len(followers)]
 
 
-def history(records: list[tuple[int, int]]) -> History:
+def history(records: list[tuple[int, int]]) -> EpochHistory:
     epochs: list[tuple[int, int]] = []
     for offset, (epoch, _) in enumerate(records):
         if not epochs or epochs[-1][0] != epoch:
             epochs.append((epoch, offset))
-    return History(0, len(records), epochs)
+    return EpochHistory(0, len(records), epochs)

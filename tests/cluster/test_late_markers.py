@@ -21,7 +21,7 @@ from waystation.cluster.links.peer import Answer, MarkersWritten, Request, Write
 from waystation.log.batches import batch as batches
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 from waystation.topics.topics import TRANSACTIONS_TOPIC
-from waystation.transactions.machine import Producer, State
+from waystation.transactions.machine import Producer, TransactionState
 
 
 class Stage:
@@ -110,7 +110,9 @@ def test_a_marker_that_arrives_late_does_not_end_the_next_transaction(tmp_path: 
         stage.lose_answers = 1
         with pytest.raises(LinkLost):
             await stage.end(commit=True, bumps_epoch=bumps_epoch)
-        await until(lambda: stage.coordinator.transactions.describe(stage.name).state is State.COMPLETE_COMMIT)
+        await until(
+            lambda: stage.coordinator.transactions.describe(stage.name).state is TransactionState.COMPLETE_COMMIT
+        )
         await stage.end(commit=True, bumps_epoch=bumps_epoch)  # it asks again, and hears how it ended
         assert len(stage.asked) == 2, "the coordinator has made its request again"
         await stage.write()

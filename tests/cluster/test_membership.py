@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.simulation.world import Simulation
-from waystation.catalog.catalog import Entry
+from waystation.catalog.catalog import CatalogEntry
 from waystation.cluster.decisions.state import node_key
-from waystation.cluster.membership import Membership
+from waystation.cluster.membership import ClusterMembership
 from waystation.cluster.memory_store import Fate, MemoryFace, MemoryStore
 from waystation.errors import NotAllowed
 
@@ -22,13 +22,13 @@ class Evicting:
 
     def __init__(self, face: MemoryFace) -> None:
         self.face = face
-        self.membership: Membership | None = None
+        self.membership: ClusterMembership | None = None
         self.evicts = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.face, name)
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CatalogEntry | None:
         found = self.face.get(key)
         if self.evicts and key == node_key(1) and self.membership is not None:
             self.evicts -= 1
@@ -37,7 +37,7 @@ class Evicting:
         return found
 
 
-async def lives(membership: Membership) -> None:
+async def lives(membership: ClusterMembership) -> None:
     await membership.begin()
     await membership.claim({})
     await membership.join({})
@@ -50,7 +50,7 @@ def test_a_node_that_is_evicted_while_it_looks_is_there_again() -> None:
         store = MemoryStore(simulation.clock)
         evicting = Evicting(store.face())
         simulation.disk.make_folder("/data")
-        membership = evicting.membership = Membership(simulation.world, "/data", evicting, 1, lease_s=LEASE_S)  # type: ignore[arg-type]
+        membership = evicting.membership = ClusterMembership(simulation.world, "/data", evicting, 1, lease_s=LEASE_S)  # type: ignore[arg-type]
         await lives(membership)
         evicting.evicts = 1
         membership.look()
@@ -70,7 +70,7 @@ def test_a_node_that_the_store_turns_away_for_a_while_is_there_again(error: Exce
         store = MemoryStore(simulation.clock)
         face = store.face()
         simulation.disk.make_folder("/data")
-        membership = Membership(simulation.world, "/data", face, 1, lease_s=LEASE_S)
+        membership = ClusterMembership(simulation.world, "/data", face, 1, lease_s=LEASE_S)
         await lives(membership)
 
         def fate(call: str) -> Fate:
@@ -95,7 +95,7 @@ def test_an_entry_whose_write_was_lost_is_written_again() -> None:
         store = MemoryStore(simulation.clock)
         face = store.face()
         simulation.disk.make_folder("/data")
-        membership = Membership(simulation.world, "/data", face, 1, lease_s=LEASE_S)
+        membership = ClusterMembership(simulation.world, "/data", face, 1, lease_s=LEASE_S)
         await membership.begin()
         await membership.claim({})
         await membership.join({})

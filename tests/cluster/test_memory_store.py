@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from tests.cluster.store_kit import Following
-from waystation.catalog import ABSENT, Change, Compacted
+from waystation.catalog import ABSENT, CatalogChange, Compacted
 from waystation.cluster.memory_store import Fate, MemoryFace, MemoryStore
 from waystation.errors import RevisionConflict, StoreUnavailable
 
@@ -53,7 +53,7 @@ def test_a_lease_runs_out_when_the_clock_says_so_and_not_before(stage: Stage) ->
     assert stage.b.get("nodes/1") is not None
     stage.clock.time_s = 105.9
     stage.store.expire()
-    assert following.take()[-1].changes == (Change("nodes/1", None),)
+    assert following.take()[-1].changes == (CatalogChange("nodes/1", None),)
     assert not stage.a.keep_alive(lease)
     assert stage.store.next_expiry_s() is None
 

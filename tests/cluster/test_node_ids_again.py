@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.broker.kit import run
 from tests.cluster.in_process import cluster_of, until
 from tests.cluster.test_replication import everything, publish
-from waystation.cluster.links.peer import Answer, Fetch, Refused, Request
+from waystation.cluster.links.peer import Answer, Fetch, PeerRefusal, Request
 from waystation.cluster.replica_placement import WantedReplicas
 from waystation.cluster.replication import fetching
 
@@ -60,7 +60,7 @@ def test_a_leader_that_refuses_to_be_copied_from_is_not_asked_all_the_time(tmp_p
                 nonlocal asked
                 if isinstance(request, Fetch) and request.node_id == 2:
                     asked += 1
-                    return Refused("InternalError", "a mistake of ours")
+                    return PeerRefusal("InternalError", "a mistake of ours")
                 return await answering(request, connection)
 
             cluster.network.answering[1] = refuse

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.decisions_kit import REVISION, fetch, leader, log, partition
-from waystation.cluster.decisions.promises import Fetched, Joiner, LeaderState, Verdict, floor
+from waystation.cluster.decisions.promises import FetchDecision, FetchVerdict, Joiner, LeaderState, floor
 from waystation.cluster.decisions.replica_fetch import NO_EPOCH, EpochEnd
 
 LAG = 10.0
 
 
 def promised(state: LeaderState, node_id: int, offset: int, number: int, now: float = 0.0) -> None:
-    assert state.fetched(fetch(node_id, offset, number), log(state.end), now).verdict is Verdict.SERVED
+    assert state.fetched(fetch(node_id, offset, number), log(state.end), now).verdict is FetchVerdict.SERVED
 
 
 def appended(end: int, state: LeaderState | None = None) -> LeaderState:
@@ -121,22 +121,26 @@ def test_a_deposed_leader_is_told_so() -> None:
 
 def test_a_fetch_of_another_epoch_is_refused_and_counts_for_nothing() -> None:
     state = appended(10)
-    assert state.fetched(fetch(2, 10, epoch=4), log(10), 0.0) == Fetched(Verdict.FENCED_EPOCH)
-    assert state.fetched(fetch(2, 10, epoch=6), log(10), 0.0) == Fetched(Verdict.UNKNOWN_EPOCH)
+    assert state.fetched(fetch(2, 10, epoch=4), log(10), 0.0) == FetchDecision(FetchVerdict.FENCED_EPOCH)
+    assert state.fetched(fetch(2, 10, epoch=6), log(10), 0.0) == FetchDecision(FetchVerdict.UNKNOWN_EPOCH)
     assert state.followers == {}
 
 
 def test_a_fetch_of_a_node_without_a_replica_is_refused() -> None:
-    assert appended(10).fetched(fetch(4, 10), log(10), 0.0) == Fetched(Verdict.NOT_A_REPLICA)
+    assert appended(10).fetched(fetch(4, 10), log(10), 0.0) == FetchDecision(FetchVerdict.NOT_A_REPLICA)
 
 
 def test_a_fetch_that_diverges_is_no_promise() -> None:
     state = leader(partition(1, (1, 2), (1, 2)), end=10)
     here = log(10, (2, 0), (4, 6))
-    assert state.fetched(fetch(2, 12, 1, last_epoch=3), here, 0.0) == Fetched(Verdict.DIVERGING, EpochEnd(2, 6))
-    assert state.fetched(fetch(2, 12, 2, last_epoch=4), here, 0.0) == Fetched(Verdict.DIVERGING, EpochEnd(4, 10))
+    assert state.fetched(fetch(2, 12, 1, last_epoch=3), here, 0.0) == FetchDecision(
+        FetchVerdict.DIVERGING, EpochEnd(2, 6)
+    )
+    assert state.fetched(fetch(2, 12, 2, last_epoch=4), here, 0.0) == FetchDecision(
+        FetchVerdict.DIVERGING, EpochEnd(4, 10)
+    )
     assert state.high_watermark == 0
-    assert state.fetched(fetch(2, 6, 3, last_epoch=2), here, 0.0).verdict is Verdict.SERVED
+    assert state.fetched(fetch(2, 6, 3, last_epoch=2), here, 0.0).verdict is FetchVerdict.SERVED
     assert state.high_watermark == 6
     assert state.broken == frozenset()
 
@@ -144,8 +148,8 @@ def test_a_fetch_that_diverges_is_no_promise() -> None:
 def test_a_late_fetch_is_dropped() -> None:
     state = appended(10)
     promised(state, 2, 8, 5)
-    assert state.fetched(fetch(2, 6, 4), log(10), 0.0) == Fetched(Verdict.STALE)
-    assert state.fetched(fetch(2, 10, 99, incarnation=0), log(10), 0.0) == Fetched(Verdict.STALE)
+    assert state.fetched(fetch(2, 6, 4), log(10), 0.0) == FetchDecision(FetchVerdict.STALE)
+    assert state.fetched(fetch(2, 10, 99, incarnation=0), log(10), 0.0) == FetchDecision(FetchVerdict.STALE)
     assert (state.followers[2].offset, state.broken) == (8, frozenset())
 
 
@@ -154,16 +158,16 @@ def test_another_disk_begins_without_promises() -> None:
     promised(state, 2, 10, 5)
     promised(state, 3, 10, 5)
     found = state.fetched(fetch(2, 0, 1, folder="new", incarnation=2), log(10), 0.0)
-    assert found.verdict is Verdict.SERVED
+    assert found.verdict is FetchVerdict.SERVED
     assert (state.followers[2].offset, state.broken) == (0, frozenset())
-    assert state.fetched(fetch(2, 10, 6), log(10), 0.0) == Fetched(Verdict.STALE)  # from the replaced disk
+    assert state.fetched(fetch(2, 10, 6), log(10), 0.0) == FetchDecision(FetchVerdict.STALE)  # from the replaced disk
     assert state.followers[2].offset == 0
 
 
 def test_a_restart_with_the_same_disk_keeps_its_promise() -> None:
     state = appended(10)
     promised(state, 2, 8, 5)
-    assert state.fetched(fetch(2, 8, 1, incarnation=2), log(10), 0.0).verdict is Verdict.SERVED
+    assert state.fetched(fetch(2, 8, 1, incarnation=2), log(10), 0.0).verdict is FetchVerdict.SERVED
     assert state.broken == frozenset()
 
 
@@ -182,15 +186,15 @@ def test_a_follower_behind_the_log_start_begins_again_and_is_not_blamed() -> Non
     state = appended(10, leader(partition(1, (1, 2))))
     promised(state, 3, 4, 1)
     later = log(10, (5, 6), start=6)
-    assert state.fetched(fetch(3, 4, 2), later, 0.0) == Fetched(Verdict.BEHIND_START)
-    assert state.fetched(fetch(3, 6, 3, last_epoch=NO_EPOCH), later, 0.0) == Fetched(Verdict.SERVED)
+    assert state.fetched(fetch(3, 4, 2), later, 0.0) == FetchDecision(FetchVerdict.BEHIND_START)
+    assert state.fetched(fetch(3, 6, 3, last_epoch=NO_EPOCH), later, 0.0) == FetchDecision(FetchVerdict.SERVED)
     assert state.broken == frozenset()
 
 
 def test_a_follower_at_the_log_start_is_served_though_its_last_record_is_deleted_here() -> None:
     state = leader(end=10)
     emptied = log(10, (5, 10), start=10)
-    assert state.fetched(fetch(2, 10, 1, last_epoch=3), emptied, 0.0) == Fetched(Verdict.SERVED)
+    assert state.fetched(fetch(2, 10, 1, last_epoch=3), emptied, 0.0) == FetchDecision(FetchVerdict.SERVED)
 
 
 def test_what_was_promised_of_a_tail_that_is_cut_off_is_void() -> None:

@@ -7,15 +7,15 @@ import pytest
 from tests.cluster.decisions_kit import REVISION, after, identity, node, partition
 from waystation.cluster.decisions import reassignment
 from waystation.cluster.decisions.state import NOBODY, PartitionState
-from waystation.cluster.decisions.writes import Known
+from waystation.cluster.decisions.writes import StoreEntry
 from waystation.errors import Conflict, InvalidReplicaAssignment, NoReassignment
 
 LIVING = {1, 2, 3, 4}
 NODES = {one: node(one) for one in LIVING}
 
 
-def moved(partition: Known[PartitionState], state: PartitionState) -> Known[PartitionState]:
-    return Known(partition.key, state, partition.revision + 1)
+def moved(partition: StoreEntry[PartitionState], state: PartitionState) -> StoreEntry[PartitionState]:
+    return StoreEntry(partition.key, state, partition.revision + 1)
 
 
 def test_a_partition_moves_from_one_node_to_another() -> None:

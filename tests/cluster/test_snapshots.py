@@ -18,7 +18,7 @@ from tests.broker.kit import run
 from tests.cluster import in_process
 from tests.cluster.in_process import Cluster, cluster_of, until
 from waystation.broker.broker import Broker
-from waystation.cluster.links.link import Link
+from waystation.cluster.links.link import NodeLink
 from waystation.cluster.replication import snapshots
 from waystation.encryption.key_ring import KeyRing
 from waystation.encryption.sealed_file import MAGIC
@@ -106,7 +106,7 @@ def test_nodes_with_keys_of_their_own_copy_snapshots_and_encrypt_them(
 
 
 def test_the_audit_sees_a_follower_without_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(link: Link, world: World, partition: Partition, epoch: int, *, alone: bool) -> None:
+    async def nothing(link: NodeLink, world: World, partition: Partition, epoch: int, *, alone: bool) -> None:
         pass
 
     monkeypatch.setattr(snapshots, "copy", nothing)

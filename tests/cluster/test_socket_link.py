@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from tests.broker.kit import run
-from waystation.catalog import Change, Update
+from waystation.catalog import CatalogChange, Update
 from waystation.cluster.decisions.state import Address, NodeState, encode, node_key
 from waystation.cluster.links import socket_link
 from waystation.cluster.links.link import LinkLost, PeerRefused
-from waystation.cluster.links.peer import Answer, Done, Hurry
+from waystation.cluster.links.peer import Answer, Hurry, PeerDone
 from waystation.cluster.links.socket_link import SocketLink
 from waystation.cluster.store_view import StoreView
 from waystation.protocol import MAGIC, HelloAnswer
@@ -29,7 +29,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 async def link_to(address: Address) -> SocketLink:
     view = StoreView(1)
     state = NodeState(1, {"kafka": address})
-    await view.apply(Update(1, (Change(node_key(2), encode(state)),)))
+    await view.apply(Update(1, (CatalogChange(node_key(2), encode(state)),)))
     return SocketLink(view, 2, LinkLogin(b"secret", None), "kafka")
 
 
@@ -94,7 +94,7 @@ def test_one_question_without_an_answer_does_not_end_the_link_for_others() -> No
                 hurry: dict[str, Any] = msgspec.msgpack.decode(asked["request"])
                 if hurry["session"] == 0:
                     continue  # this one waits for something
-                value = msgspec.msgpack.encode(Done())
+                value = msgspec.msgpack.encode(PeerDone())
             frame = msgspec.msgpack.encode(NativeAnswer(asked["id"], value))
             writer.write(struct.pack(">I", len(frame)) + frame)
 

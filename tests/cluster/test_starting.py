@@ -7,28 +7,28 @@ import pytest
 from tests.cluster.decisions_kit import DISK_REVISION, KEY, NODE_REVISION, after, disk, identity, node, partition
 from waystation.catalog.catalog import ABSENT
 from waystation.cluster.decisions import starting
-from waystation.cluster.decisions.starting import Folder
+from waystation.cluster.decisions.starting import FolderIdentity
 from waystation.cluster.decisions.state import NOBODY, DiskState, NodeState
 from waystation.errors import NodeIdTaken
 
-MINE = Folder(1, "folder 1", 3)
+MINE = FolderIdentity(1, "folder 1", 3)
 
 
 def test_a_node_comes_back_with_its_disk_and_keeps_its_promises() -> None:
     begun = starting.begin(MINE, disk(1, incarnation=3), "new")
-    assert begun.folder == Folder(1, "folder 1", 4)
+    assert begun.folder == FolderIdentity(1, "folder 1", 4)
     assert begun.write.changes == {"disks/1": DiskState("folder 1", 4)}
     assert begun.write.expected == {"disks/1": DISK_REVISION}
 
 
 def test_a_start_that_stopped_before_the_store_knew_begins_again_with_the_same_disk() -> None:
-    begun = starting.begin(Folder(1, "folder 1", 4), disk(1, incarnation=3), "new")
+    begun = starting.begin(FolderIdentity(1, "folder 1", 4), disk(1, incarnation=3), "new")
     assert begun.write.changes == {"disks/1": DiskState("folder 1", 5)}
 
 
 def test_a_new_node_is_new() -> None:
-    begun = starting.begin(Folder(1, "folder 1"), None, "new")
-    assert begun.folder == Folder(1, "new", 1)
+    begun = starting.begin(FolderIdentity(1, "folder 1"), None, "new")
+    assert begun.folder == FolderIdentity(1, "new", 1)
     assert begun.write.changes == {"disks/1": DiskState("new", 1, leaving=True)}
     assert begun.write.expected == {"disks/1": ABSENT}
 
@@ -36,13 +36,13 @@ def test_a_new_node_is_new() -> None:
 @pytest.mark.parametrize(
     ("folder", "what"),
     [
-        (Folder(1, "another", 0), "empty"),
-        (Folder(1, "folder 1", 2), "restored from a backup"),
-        (Folder(1, "folder 2", 9), "another node's"),
+        (FolderIdentity(1, "another", 0), "empty"),
+        (FolderIdentity(1, "folder 1", 2), "restored from a backup"),
+        (FolderIdentity(1, "folder 2", 9), "another node's"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_disk_that_is_not_the_promised_one_is_recognised(folder: Folder, what: str) -> None:
+def test_a_disk_that_is_not_the_promised_one_is_recognised(folder: FolderIdentity, what: str) -> None:
     known = disk(1, incarnation=3)
     assert not starting.trusted(folder, known)
     begun = starting.begin(folder, known, "new")

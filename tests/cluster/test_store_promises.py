@@ -11,10 +11,10 @@ import pytest
 from tests.cluster.store_kit import Following, TwoNodes
 from tests.support.etcd import Etcd, need
 from tests.support.waiting import wait_for
-from waystation.catalog import ABSENT, Change, Compacted, Entry
+from waystation.catalog import ABSENT, CatalogChange, CatalogEntry, Compacted
 from waystation.cluster.address import parse
 from waystation.cluster.etcd import EtcdStore
-from waystation.cluster.etcd.messages import Message, Nothing
+from waystation.cluster.etcd.messages import EmptyResponse, EtcdMessage
 from waystation.cluster.memory_store import MemoryStore
 from waystation.cluster.store import MOST_CHANGES, Store
 from waystation.errors import NotFound, RevisionConflict, TooLarge
@@ -23,7 +23,7 @@ from waystation.world import SystemClock
 _numbers = count()
 
 
-class Compaction(Message, frozen=True):
+class Compaction(EtcdMessage, frozen=True):
     revision: int
 
 
@@ -50,7 +50,7 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[TwoNodes]:
 
     def compact() -> None:
         store = opened[0]
-        store._gateway.ask("/v3/kv/compaction", Compaction(store.revision()), Nothing, repeatable=True)
+        store._gateway.ask("/v3/kv/compaction", Compaction(store.revision()), EmptyResponse, repeatable=True)
 
     yield TwoNodes(open_one(), open_one(), open_one, compact)
     for store in opened:
@@ -75,9 +75,9 @@ def test_what_one_node_writes_the_other_reads_with_its_revision(nodes: TwoNodes)
     assert second > first
     for store in (nodes.a, nodes.b):
         found = store.read("a/")
-        assert found.entries == {"a/1": Entry(b"x", first), "a/2": Entry(b"", second)}
+        assert found.entries == {"a/1": CatalogEntry(b"x", first), "a/2": CatalogEntry(b"", second)}
         assert found.revision >= second
-        assert store.get("a/1") == Entry(b"x", first)
+        assert store.get("a/1") == CatalogEntry(b"x", first)
         assert store.get("a/") is None
 
 
@@ -161,9 +161,9 @@ def test_a_watch_gives_every_write_whole_once_and_in_order_to_all(nodes: TwoNode
         told = one.reach(written[-1])
         assert [update.revision for update in told] == written
         assert [update.changes for update in told] == [
-            (Change("a", b"1"), Change("b", b"1")),
-            (Change("a", None), Change("c", b"2")),
-            (Change("a", b"3"),),
+            (CatalogChange("a", b"1"), CatalogChange("b", b"1")),
+            (CatalogChange("a", None), CatalogChange("c", b"2")),
+            (CatalogChange("a", b"3"),),
         ]
         assert one.woken
         assert one.watch.take() == []
@@ -223,7 +223,7 @@ def test_a_watch_from_what_was_compacted_is_told_so_and_reading_again_goes_on(no
     assert {key: entry.value for key, entry in snapshot.entries.items()} == {"b": b"3"}
     following = Following(late, snapshot.revision)
     last = nodes.a.write({"c": b""})
-    assert [update.changes for update in following.reach(last)] == [(Change("c", b""),)]
+    assert [update.changes for update in following.reach(last)] == [(CatalogChange("c", b""),)]
 
 
 def test_a_deletion_in_the_very_revision_that_was_compacted_is_not_missed(nodes: TwoNodes) -> None:
@@ -236,7 +236,7 @@ def test_a_deletion_in_the_very_revision_that_was_compacted_is_not_missed(nodes:
 
     def knows() -> bool:
         try:
-            return any(Change("a", None) in update.changes for update in watch.take())
+            return any(CatalogChange("a", None) in update.changes for update in watch.take())
         except Compacted:
             return True
 
@@ -254,7 +254,7 @@ def test_keys_of_a_lease_that_is_not_kept_alive_are_deleted_and_everybody_is_tol
 
     def deleted() -> bool:
         nodes.b.get("other")  # in memory, time passes when somebody asks
-        return any(update.changes == (Change("nodes/1", None),) for update in following.take())
+        return any(update.changes == (CatalogChange("nodes/1", None),) for update in following.take())
 
     wait_for(deleted, "the key of the lease is deleted")
     assert values(nodes.b) == {"other": b"stays"}

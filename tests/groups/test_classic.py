@@ -11,7 +11,7 @@ from waystation.errors import WaystationError
 from waystation.groups.machines.calls import JoinAnswer, LeavingMember, SyncAnswer, SyncRequest
 from waystation.groups.machines.classic import ClassicGroup
 from waystation.groups.machines.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
-from waystation.groups.machines.classic_states import MOVES, State, moves_table
+from waystation.groups.machines.classic_states import MOVES, ClassicState, moves_table
 from waystation.groups.machines.errors import (
     FencedInstance,
     GroupFull,
@@ -74,7 +74,7 @@ class Story:
                 self.synced[decision.member_id] = decision.answer
 
     @property
-    def state(self) -> State:
+    def state(self) -> ClassicState:
         return self.group.state
 
 
@@ -86,7 +86,7 @@ def settled(*names: str, **changes: Any) -> Story:
     story.wait(300)
     for name in reversed(names):
         story.sync(name, **({other: other.encode() for other in names} if name == names[0] else {}))
-    assert story.state is State.STABLE
+    assert story.state is ClassicState.STABLE
     return story
 
 
@@ -101,7 +101,7 @@ def test_members_that_start_together_share_the_first_generation() -> None:
     story.wait(90)  # 150 ms after a, but only 90 after b: the wait was prolonged
     assert not story.joined
     story.wait(110)
-    assert story.state is State.COMPLETING
+    assert story.state is ClassicState.COMPLETING
     assert story.joined["a"].generation_id == story.joined["b"].generation_id == 1
     assert story.joined["a"].leader == story.joined["b"].leader == "a"
     assert {member.member_id for member in story.joined["a"].members} == {"a", "b"}
@@ -140,7 +140,7 @@ def test_an_id_that_is_never_used_is_forgotten() -> None:
         story.wait(3_000)
         story.beat("a")
     assert not story.group.roster.pending
-    assert story.state is State.STABLE, "an id that nobody used is no reason to rebalance"
+    assert story.state is ClassicState.STABLE, "an id that nobody used is no reason to rebalance"
 
 
 def test_the_leaders_assignment_reaches_every_member_and_is_saved_once() -> None:
@@ -154,7 +154,7 @@ def test_the_leaders_assignment_reaches_every_member_and_is_saved_once() -> None
     assert story.synced["a"].assignment == b"left"
     assert story.synced["b"].assignment == b"right"
     assert story.saves == 1
-    assert story.state is State.STABLE
+    assert story.state is ClassicState.STABLE
 
 
 def test_a_member_the_leader_forgot_gets_an_empty_assignment() -> None:
@@ -193,7 +193,7 @@ def test_a_member_that_has_nothing_in_common_with_the_group_is_refused(changes: 
     story = settled("a")
     with pytest.raises(InconsistentProtocol):
         story.join("b", **changes)
-    assert story.state is State.STABLE
+    assert story.state is ClassicState.STABLE
 
 
 def test_a_full_group_takes_no_more_members() -> None:
@@ -201,7 +201,7 @@ def test_a_full_group_takes_no_more_members() -> None:
     with pytest.raises(GroupFull):
         story.join("f")
     story.join("a")  # whoever is in it may rejoin
-    assert story.state is State.PREPARING
+    assert story.state is ClassicState.PREPARING
 
 
 # -- rebalancing -------------------------------------------------------------------------------------------------
@@ -215,13 +215,13 @@ def test_a_newcomer_calls_everybody_back() -> None:
     assert story.joined["a"].generation_id == 1
     story.join("a")
     assert story.joined["a"].generation_id == story.joined["b"].generation_id == 2
-    assert story.state is State.COMPLETING
+    assert story.state is ClassicState.COMPLETING
 
 
 def test_who_does_not_come_back_in_time_is_left_behind() -> None:
     story = settled("a", "b", rebalance_timeout_ms=5_000)
     story.join("b", rebalance_timeout_ms=5_000, protocols=(("range", subscription("orders", "more")),))
-    assert story.state is State.PREPARING
+    assert story.state is ClassicState.PREPARING
     story.wait(5_000)
     assert story.joined["b"].generation_id == 2
     assert story.joined["b"].leader == "b"
@@ -234,7 +234,7 @@ def test_a_silent_member_loses_its_place_and_the_others_share_its_work() -> None
     story = settled("a", "b")
     for _ in range(4):
         story.wait(3_000)
-        if story.state is State.STABLE:
+        if story.state is ClassicState.STABLE:
             story.beat("b")
     assert set(story.group.roster.members) == {"b"}
     assert story.group.roster.leader == "b"
@@ -263,7 +263,7 @@ def test_a_member_whose_answer_comes_at_the_very_end_of_its_session_lives_on() -
     story.join("a", session_timeout_ms=6_000)
     story.wait(6_000)
     assert story.joined["a"].generation_id == 2
-    assert story.state is State.COMPLETING
+    assert story.state is ClassicState.COMPLETING
     story.sync("a", a=b"all")
 
 
@@ -275,7 +275,7 @@ def test_who_joins_but_never_syncs_is_removed() -> None:
     story.sync("a", a=b"all", b=b"")
     for _ in range(3):
         story.wait(3_000)
-        if story.state is State.STABLE:
+        if story.state is ClassicState.STABLE:
             story.beat("a")
             story.beat("b")
     assert set(story.group.roster.members) == {"a"}
@@ -301,7 +301,7 @@ def test_a_change_while_syncing_sends_everybody_back_to_join() -> None:
 def test_a_follower_that_asks_again_gets_the_same_answer_without_a_rebalance() -> None:
     story = settled("a", "b")
     story.join("b")
-    assert story.state is State.STABLE
+    assert story.state is ClassicState.STABLE
     assert story.joined["b"].generation_id == 1
     story.sync("b")
     assert story.synced["b"].assignment == b"b"
@@ -310,7 +310,7 @@ def test_a_follower_that_asks_again_gets_the_same_answer_without_a_rebalance() -
 def test_a_leader_that_rejoins_has_a_reason_and_starts_a_rebalance() -> None:
     story = settled("a", "b")
     story.join("a")
-    assert story.state is State.PREPARING
+    assert story.state is ClassicState.PREPARING
 
 
 def test_the_last_member_to_leave_turns_off_the_light() -> None:
@@ -320,7 +320,7 @@ def test_the_last_member_to_leave_turns_off_the_light() -> None:
     story.sync("b", b=b"all")
     saves = story.saves
     story.leave("b")
-    assert story.state is State.EMPTY
+    assert story.state is ClassicState.EMPTY
     assert story.saves == saves + 1
     assert story.group.generation_id == 3
 
@@ -339,7 +339,7 @@ def test_several_members_leave_at_once_and_each_gets_its_own_answer() -> None:
     results, _ = story.group.leave([LeavingMember("a"), LeavingMember("nobody"), LeavingMember("b")], story.now_ms)
     assert [type(result.error) for result in results] == [type(None), UnknownMember, type(None)]
     assert set(story.group.roster.members) == {"c"}
-    assert story.state is State.PREPARING
+    assert story.state is ClassicState.PREPARING
 
 
 # -- static members ----------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ def test_a_static_member_that_restarts_keeps_its_assignment_without_a_rebalance(
     generation = story.group.generation_id
     # It does not list what it owned, so its metadata differs; its topics are the same.
     story.join("s2", instance_id="s", protocols=(("range", subscription("orders", owned=b"???")),))
-    assert story.state is State.STABLE
+    assert story.state is ClassicState.STABLE
     assert story.joined["s2"].generation_id == generation
     story.sync("s2")
     assert story.synced["s2"].assignment == b"mine"
@@ -412,7 +412,7 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
     results, _ = story.group.leave([LeavingMember("", "s"), LeavingMember("", "t")], story.now_ms)
     assert results[0].error is None
     assert isinstance(results[1].error, UnknownMember)
-    assert story.state is State.EMPTY
+    assert story.state is ClassicState.EMPTY
 
 
 # -- requests from the past --------------------------------------------------------------------------------------
@@ -457,5 +457,5 @@ def test_who_may_commit_offsets() -> None:
 
 def test_the_table_of_moves_names_every_state() -> None:
     text = moves_table()
-    assert all(state.value in text for state in State)
+    assert all(state.value in text for state in ClassicState)
     assert len(text.splitlines()) == len(MOVES)

@@ -16,7 +16,7 @@ from waystation.errors import WaystationError
 from waystation.groups.machines.calls import JoinAnswer, LeavingMember, SyncRequest
 from waystation.groups.machines.classic import ClassicGroup
 from waystation.groups.machines.classic_decisions import AnswerJoin, AnswerSync, Decision
-from waystation.groups.machines.classic_states import State
+from waystation.groups.machines.classic_states import ClassicState
 from waystation.groups.machines.errors import MemberIdRequired
 from waystation.groups.machines.settings import GroupSettings
 
@@ -144,20 +144,20 @@ class Members(RuleBasedStateMachine):
         roster, state = self.group.roster, self.group.state
         assert {name for name, member in roster.members.items() if member.awaits_join} == self.joins
         assert {name for name, member in roster.members.items() if member.awaits_sync} == self.syncs
-        assert not self.joins or state is State.PREPARING
-        assert not self.syncs or state is State.COMPLETING
+        assert not self.joins or state is ClassicState.PREPARING
+        assert not self.syncs or state is ClassicState.COMPLETING
         assert (roster.leader in roster.members) == bool(roster.members)
         assert not roster.pending & roster.members.keys()
         assert len(roster.members) + len(roster.pending) <= SETTINGS.max_group_size
-        assert state is not State.EMPTY or not roster.members
-        assert (state is State.EMPTY) or roster.members or roster.pending
+        assert state is not ClassicState.EMPTY or not roster.members
+        assert (state is ClassicState.EMPTY) or roster.members or roster.pending
         assert self.group.next_deadline_ms() is not None or (not roster.members and not roster.pending)
 
     def teardown(self) -> None:
         self.pass_time(600_000)
         assert not self.joins
         assert not self.syncs
-        assert self.group.state is State.EMPTY
+        assert self.group.state is ClassicState.EMPTY
         assert not self.group.roster.pending
 
 

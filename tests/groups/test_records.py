@@ -10,11 +10,11 @@ from tests.groups.kit import topic_id
 from waystation.errors import Corrupt
 from waystation.groups import records
 from waystation.groups.machines.classic import ClassicGroup
-from waystation.groups.machines.classic_member import Member
+from waystation.groups.machines.classic_member import ClassicMember
 from waystation.groups.machines.consumer import ConsumerGroup
 from waystation.groups.machines.consumer_member import ConsumerMember
 from waystation.groups.machines.offsets import Committed
-from waystation.groups.machines.reconcile import Holding, Phase
+from waystation.groups.machines.reconcile import Holding, ReconcilePhase
 from waystation.groups.machines.settings import GroupSettings
 
 SETTINGS = GroupSettings()
@@ -32,7 +32,7 @@ def test_an_offset_is_written_as_kafka_writes_it() -> None:
 
 def test_a_classic_group_is_written_as_kafka_writes_it() -> None:
     group = ClassicGroup("g", SETTINGS)
-    member = Member("m", None, "c", "/h", 10, 20, (("range", b"SUB"),), b"ASG")
+    member = ClassicMember("m", None, "c", "/h", 10, 20, (("range", b"SUB"),), b"ASG")
     group.restore(generation_id=2, protocol_type="consumer", protocol_name="range", leader="m", members=[member])
     key, value = records.classic_record(group, 5)
     assert key == b"\x00\x02\x00\x01g"
@@ -71,7 +71,7 @@ def test_offsets_come_back(
 
 
 _members = st.builds(
-    Member,
+    ClassicMember,
     _texts,
     st.none() | _texts,
     _texts,
@@ -84,7 +84,7 @@ _members = st.builds(
 
 
 @given(st.lists(_members, max_size=4, unique_by=lambda member: member.member_id), st.integers(0, 2**31 - 1))
-def test_classic_groups_come_back(members: list[Member], generation: int) -> None:
+def test_classic_groups_come_back(members: list[ClassicMember], generation: int) -> None:
     group = ClassicGroup("g", SETTINGS)
     leader = members[-1].member_id if members else None
     name = "range" if members else None
@@ -116,7 +116,7 @@ _partitions = st.frozensets(st.tuples(st.sampled_from([topic_id("t"), topic_id("
         st.none() | _texts,
         st.none() | st.just("range"),
         st.integers(0, 99),
-        st.builds(Holding, st.integers(-2, 99), st.sampled_from(Phase), _partitions, _partitions),
+        st.builds(Holding, st.integers(-2, 99), st.sampled_from(ReconcilePhase), _partitions, _partitions),
         _partitions,
     )
 )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.observe.log_calls import SOURCES, log_calls
 from tests.support.server import ROOT
 from waystation.cli.server.logs import EventFormatter, HumanFormatter
-from waystation.observe.events import RESERVED, Event, event_logger
+from waystation.observe.events import RESERVED, LogEvent, event_logger
 
 CONFIGURE = {
     "src/waystation/observe/events.py": "makes our loggers",
@@ -77,7 +77,9 @@ def line(style: str, event: object, **more: object) -> str:
     return EventFormatter(style).format(made)
 
 
-DELETED = Event("queue.deleted", "queue {queue} is deleted", {"queue": "a b", "count": 3, "kept": None, "last": True})
+DELETED = LogEvent(
+    "queue.deleted", "queue {queue} is deleted", {"queue": "a b", "count": 3, "kept": None, "last": True}
+)
 
 
 def test_fields_are_keys_in_json_and_name_value_in_text() -> None:
@@ -101,10 +103,11 @@ def test_fields_are_keys_in_json_and_name_value_in_text() -> None:
 def test_whoever_handles_records_themselves_reads_the_sentence_and_the_other_fields() -> None:
     assert str(DELETED) == "queue a b is deleted (count=3 kept=null last=true)"
     assert (
-        str(Event("a.b", "all of it: {error}", {"error": OSError(28, "No space left")})) == "all of it: No space left"
+        str(LogEvent("a.b", "all of it: {error}", {"error": OSError(28, "No space left")}))
+        == "all of it: No space left"
     )
-    assert str(Event("a.b", "{error}", {"error": OSError(2, "Not there", "/x")})) == "Not there: /x"
-    assert str(Event("a.b", "{error}", {"error": ValueError()})) == "ValueError"
+    assert str(LogEvent("a.b", "{error}", {"error": OSError(2, "Not there", "/x")})) == "Not there: /x"
+    assert str(LogEvent("a.b", "{error}", {"error": ValueError()})) == "ValueError"
 
 
 def test_a_library_s_line_has_the_same_keys() -> None:
@@ -139,7 +142,7 @@ def test_a_level_that_is_off_costs_no_formatting(caplog: pytest.LogCaptureFixtur
 
 @given(st.text(), st.text())
 def test_no_value_breaks_a_line_or_commands_a_terminal(name: str, reason: str) -> None:
-    event = Event("queue.deleted", "queue {queue} is deleted", {"queue": name, "reason": reason})
+    event = LogEvent("queue.deleted", "queue {queue} is deleted", {"queue": name, "reason": reason})
     for style in ("text", "json"):
         assert len(line(style, event).splitlines()) == 1
     told = json.loads(line("json", event))

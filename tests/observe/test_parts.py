@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.test_architecture import modules_loaded_by
 from waystation.observe.busiest import Busiest
 from waystation.observe.histogram import SECONDS, Histogram, Mean
-from waystation.observe.history import POINTS, SERIES, History
+from waystation.observe.history import POINTS, SERIES, SeriesHistory
 from waystation.observe.meters import MOST_NAMES, OTHER, ProtocolMeter
 from waystation.observe.rates import Grown, QueueRates, Rates
 
@@ -78,7 +78,7 @@ def test_a_name_gives_way_to_one_that_is_twice_as_busy_and_not_before() -> None:
 
 
 def test_the_last_hour_has_a_fixed_size_and_forgets_the_oldest() -> None:
-    history = History()
+    history = SeriesHistory()
     size = sys.getsizeof(history._times) + sum(map(sys.getsizeof, history._rings.values()))
     assert size < 100_000
     for point in range(POINTS + 10):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from tests.protocols.test_long_work import TURNS, ByHand
-from waystation.protocols.budget import CHECK_S, FREE_BYTES, HOLD_S, SMALL_BYTES, STALL_S, Budget, Share
+from waystation.protocols.budget import CHECK_S, FREE_BYTES, HOLD_S, SMALL_BYTES, STALL_S, Budget, BudgetShare
 from waystation.world.long_work import LongWork
 
 MIB = 1024 * 1024
@@ -32,7 +32,7 @@ class Client:
         self.moved = 0
         self.granted = 0
         self.ended = False
-        self.share: Share = budget.share(self, lambda: self.moved)
+        self.share: BudgetShare = budget.share(self, lambda: self.moved)
 
     def on_room(self) -> None:
         self.granted += 1

@@ -21,7 +21,7 @@ from tests.support.waiting import wait_for
 from waystation.client.links.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.health.admission import TOLD_EVERY_S, Admission
-from waystation.observe.events import Event
+from waystation.observe.events import LogEvent
 from waystation.world.listener import Leave, Listener
 
 OPEN_FILES = 256
@@ -237,7 +237,7 @@ def test_refusals_are_told_now_and_then_with_their_number(caplog: pytest.LogCapt
         gate.enter("1.2.3.4")
     clock.now += TOLD_EVERY_S
     gate.enter("1.2.3.4")
-    told = [record.msg for record in caplog.records if isinstance(record.msg, Event)]
+    told = [record.msg for record in caplog.records if isinstance(record.msg, LogEvent)]
     assert [event.fields["refused"] for event in told] == [1, 100]
     assert admission.refused_lately
     clock.now += 61

@@ -34,9 +34,9 @@ from waystation.protocol import (
 from waystation.protocols.http.api.routes import ROUTES
 from waystation.protocols.spoken_names import FIELDS, OF_STRUCT, THEIR_OWN, TOLD, SpokenNames
 from waystation.queues.settings import QueueSettings
-from waystation.routing.namespace_names import Names
+from waystation.routing.namespace_names import NamespaceNames
 
-SHOP = SpokenNames(Names("shop"))
+SHOP = SpokenNames(NamespaceNames("shop"))
 
 NO_NAMES = frozenset(
     (

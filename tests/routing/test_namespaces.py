@@ -13,7 +13,7 @@ from waystation.errors import Conflict, Full, Invalid, NotAllowed, NotFound, Sto
 from waystation.message import Message
 from waystation.observe.connections import ConnectionInfo
 from waystation.routing.namespaces import Limits, Namespaces
-from waystation.routing.resolving import Route
+from waystation.routing.resolving import ResolvedRoute
 from waystation.routing.table import PREDECLARED
 from waystation.share.topic_queue_settings import TopicQueueSettings
 
@@ -119,8 +119,8 @@ def test_the_exchanges_of_a_namespace_are_its_own_and_as_lasting_as_the_first_on
             await broker.namespaces.create("shop")
             await broker.queues.declare("shop/jobs")
             await routing.bind("shop/amq.direct", "queue:shop/jobs", "k")
-            assert routing.resolve("shop/amq.direct", "k") == Route(("shop/jobs",), ())
-            assert routing.resolve("amq.direct", "k") == Route((), ())
+            assert routing.resolve("shop/amq.direct", "k") == ResolvedRoute(("shop/jobs",), ())
+            assert routing.resolve("amq.direct", "k") == ResolvedRoute((), ())
             for name in PREDECLARED:
                 with pytest.raises(NotAllowed, match="cannot be deleted"):
                     await routing.delete_exchange(f"shop/{name}")
@@ -128,7 +128,7 @@ def test_the_exchanges_of_a_namespace_are_its_own_and_as_lasting_as_the_first_on
             with pytest.raises(NotAllowed, match=r"begin with 'amq\.'"):
                 await routing.declare_exchange("shop/amq.mine")
         async with broker_on(tmp_path) as broker:
-            assert broker.routing.resolve("shop/amq.direct", "k") == Route(("shop/jobs",), ())
+            assert broker.routing.resolve("shop/amq.direct", "k") == ResolvedRoute(("shop/jobs",), ())
 
     run(story())
 

@@ -12,7 +12,7 @@ from waystation.routing import resolving
 from waystation.routing.exchanges.binding import Binding, canonical_arguments
 from waystation.routing.exchanges.exchange import ExchangeSettings
 from waystation.routing.matching.patterns import WildcardPattern
-from waystation.routing.resolving import Resolver, Route
+from waystation.routing.resolving import ResolvedRoute, Resolver
 from waystation.routing.table import RoutingTable, make_exchange
 
 WORDS = ("eu", "us", "order", "paid", "new", "x")
@@ -70,20 +70,20 @@ def test_queues_and_topics_are_told_apart_each_once_through_all_exchanges(stage:
         stage.bind("first", target)
     stage.bind("second", "queue:jobs", "k")
     stage.bind("rest", "queue:mail")
-    assert stage.resolver.resolve("first", "k") == Route(("jobs",), ("orders",))
-    assert stage.resolver.resolve("first", "other") == Route(("jobs", "mail"), ("orders",))
+    assert stage.resolver.resolve("first", "k") == ResolvedRoute(("jobs",), ("orders",))
+    assert stage.resolver.resolve("first", "other") == ResolvedRoute(("jobs", "mail"), ("orders",))
 
 
 def test_the_default_exchange_leads_to_the_queue_and_else_to_the_topic_of_that_name(stage: Stage) -> None:
     stage.declare("lost", "direct", alternate="")
     for exchange in ("", "lost"):
-        assert stage.resolver.resolve(exchange, "jobs") == Route(("jobs",), ())
-        assert stage.resolver.resolve(exchange, "orders") == Route((), ("orders",))
-        assert stage.resolver.resolve(exchange, "late") == Route((), ())
+        assert stage.resolver.resolve(exchange, "jobs") == ResolvedRoute(("jobs",), ())
+        assert stage.resolver.resolve(exchange, "orders") == ResolvedRoute((), ("orders",))
+        assert stage.resolver.resolve(exchange, "late") == ResolvedRoute((), ())
         stage.queues.add("late")  # nobody tells the resolver, and nobody need
-        assert stage.resolver.resolve(exchange, "late") == Route(("late",), ())
+        assert stage.resolver.resolve(exchange, "late") == ResolvedRoute(("late",), ())
         stage.queues.discard("late")
-        assert stage.resolver.resolve(exchange, "late") == Route((), ())
+        assert stage.resolver.resolve(exchange, "late") == ResolvedRoute((), ())
 
 
 def test_answers_that_depend_on_the_message_are_not_given_without_it(stage: Stage) -> None:
@@ -92,7 +92,7 @@ def test_answers_that_depend_on_the_message_are_not_given_without_it(stage: Stag
     stage.bind("orders", "queue:mail", "plain")
     stage.bind("orders", "exchange:by-region", "rich")
     stage.bind("by-region", "queue:jobs", region="eu")
-    assert stage.resolver.resolve("orders", "plain") == Route(("mail",), ())
+    assert stage.resolver.resolve("orders", "plain") == ResolvedRoute(("mail",), ())
     assert stage.resolver.resolve("orders", "rich").reads_messages
     message = Message(b"", headers={"region": "eu"})
     assert stage.resolver.route_all("orders", ("rich",), message) == (("jobs",), ())

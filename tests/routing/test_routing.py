@@ -16,7 +16,7 @@ import pytest
 
 from tests.broker.kit import HandClock, broker_on, run, values
 from waystation.catalog import BindingRow, Catalog, MemoryCatalog
-from waystation.catalog.follower import Follower
+from waystation.catalog.follower import CatalogFollower
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.errors import (
     Conflict,
@@ -105,7 +105,7 @@ class Topics(set[str]):
         return Published([(topic, 0, len(stored) - len(messages))], [receipt(f"topic:{topic}")])
 
 
-class LateFollower(Follower):
+class LateFollower(CatalogFollower):
     """Begins with the first change: the stage is set before the loop runs."""
 
     async def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int] | None = None) -> int:
@@ -122,7 +122,7 @@ class Stage:
         self.topics = Topics()
         self.waited: list[str] = []
         self.offload = InlineOffload()
-        self.followers: dict[Routing, Follower] = {}
+        self.followers: dict[Routing, CatalogFollower] = {}
         self.routing = self.fresh()
 
     def fresh(self) -> Routing:

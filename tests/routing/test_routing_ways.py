@@ -14,7 +14,7 @@ from waystation.broker.broker import Broker
 from waystation.errors import Conflict, Invalid, NotAllowed, NotFound
 from waystation.message import Message
 from waystation.queues.settings import QueueSettings
-from waystation.routing.resolving import Route
+from waystation.routing.resolving import ResolvedRoute
 
 HELLO = Message(b"hello")
 
@@ -65,19 +65,19 @@ def test_what_is_resolved_follows_every_change(tmp_path: Path) -> None:
             with pytest.raises(NotFound, match="'orders'"):
                 routing.resolve("orders", "k")
             await routing.declare_exchange("orders", "topic", alternate="rest")
-            assert routing.resolve("orders", "a.b") == Route((), ())
+            assert routing.resolve("orders", "a.b") == ResolvedRoute((), ())
             await routing.declare_exchange("rest", "fanout", internal=True)
             with pytest.raises(NotAllowed, match="internal"):
                 routing.resolve("rest", "k")
             await broker.queues.declare("jobs")
             await routing.bind("rest", "queue:jobs")
-            assert routing.resolve("orders", "a.b") == Route(("jobs",), ())
+            assert routing.resolve("orders", "a.b") == ResolvedRoute(("jobs",), ())
             await routing.bind("orders", "topic:audit", "a.*")
-            assert routing.resolve("orders", "a.b") == Route((), ("audit",))
+            assert routing.resolve("orders", "a.b") == ResolvedRoute((), ("audit",))
             await broker.topics.delete("audit")
-            assert routing.resolve("orders", "a.b") == Route(("jobs",), ())
+            assert routing.resolve("orders", "a.b") == ResolvedRoute(("jobs",), ())
             await broker.queues.delete("jobs")
-            assert routing.resolve("orders", "a.b") == Route((), ())
+            assert routing.resolve("orders", "a.b") == ResolvedRoute((), ())
 
     run(story())
 
@@ -90,10 +90,10 @@ def test_the_default_exchange_reaches_topics_but_none_of_the_brokers_own(tmp_pat
             answer = await broker.routing.publish("", "audit", [HELLO], mandatory=True)
             assert answer.places == [("audit", 0, 0)]
             await broker.queues.declare("audit")
-            assert broker.routing.resolve("", "audit") == Route(("audit",), ()), "the queue comes first"
-            assert broker.routing.resolve("", "shop/audit") == Route((), ("shop.audit",))
+            assert broker.routing.resolve("", "audit") == ResolvedRoute(("audit",), ()), "the queue comes first"
+            assert broker.routing.resolve("", "shop/audit") == ResolvedRoute((), ("shop.audit",))
             for name in ("__consumer_offsets", "__queues", "nobody", "", "/"):
-                assert broker.routing.resolve("", name) == Route((), ())
+                assert broker.routing.resolve("", name) == ResolvedRoute((), ())
 
     run(story())
 
@@ -135,7 +135,7 @@ def test_exchanges_of_the_new_kinds_are_remembered(tmp_path: Path) -> None:
                 await routing.bind("spread", "queue:a", "eu.#")
         async with broker_on(tmp_path) as broker:
             routing = broker.routing
-            assert routing.resolve("later", "eu.new") == Route(("a",), ())
+            assert routing.resolve("later", "eu.new") == ResolvedRoute(("a",), ())
             assert routing.resolve("spread", "k").reads_messages
             messages = [Message(b"", headers={"customer": f"c{number}"}) for number in range(300)]
             shares = Counter(name for message in messages for name in routing.route_all("spread", ("k",), message)[0])
@@ -182,7 +182,7 @@ def test_bindings_of_queues_that_do_not_last_are_not_remembered(tmp_path: Path) 
         async with broker_on(tmp_path) as broker:
             await broker.queues.declare("brief", QueueSettings(durable=False))
             await broker.routing.bind("amq.fanout", "queue:brief")
-            assert broker.routing.resolve("amq.fanout", "") == Route(("brief",), ())
+            assert broker.routing.resolve("amq.fanout", "") == ResolvedRoute(("brief",), ())
             assert broker.catalog.bindings() == []
 
     run(story())

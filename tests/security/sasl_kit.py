@@ -6,7 +6,7 @@ import base64
 
 from waystation.security import credentials
 from waystation.security.principals import Principal
-from waystation.security.sasl.exchange import Challenge, Done, Exchange, Failed, Outcome
+from waystation.security.sasl.exchange import Challenge, Failed, LoggedIn, Outcome, SaslExchange
 from waystation.wire import scram
 from waystation.wire.scram import ScramKeys
 
@@ -25,14 +25,14 @@ class Book:
     def principal(self, name: str) -> Principal | None:
         return Principal(name) if name in self._verifiers else None
 
-    def check(self, name: str, password: bytes) -> Done | Failed:
+    def check(self, name: str, password: bytes) -> LoggedIn | Failed:
         right = credentials.matches(self._verifiers.get(name, ()), password)
         principal = self.principal(name)
-        return Done(principal) if right and principal is not None else Failed("wrong", name)
+        return LoggedIn(principal) if right and principal is not None else Failed("wrong", name)
 
-    def proved(self, name: str, *, token: bool) -> Done | None:
+    def proved(self, name: str, *, token: bool) -> LoggedIn | None:
         principal = self.principal(name)
-        return None if principal is None or token else Done(principal)
+        return None if principal is None or token else LoggedIn(principal)
 
     def scram_keys(self, name: str, mechanism: str, *, token: bool = False) -> ScramKeys:
         found = credentials.scram_keys(self._verifiers.get(name, ()), mechanism)
@@ -44,7 +44,7 @@ def _quick(mechanism: str, password: str) -> ScramKeys:
     return scram.keys_of(mechanism, scram.salted_password(mechanism, password.encode(), salt, rounds), salt, rounds)
 
 
-def login(exchange: Exchange, mechanism: str, name: str, password: str, nonce: bytes = b"abcdef") -> Outcome:
+def login(exchange: SaslExchange, mechanism: str, name: str, password: str, nonce: bytes = b"abcdef") -> Outcome:
     """A client's whole login by SCRAM."""
     bare = b"n=%b,r=%b" % (scram.name_to_wire(name), nonce)
     outcome = exchange.step(b"n,," + bare)
@@ -57,7 +57,7 @@ def login(exchange: Exchange, mechanism: str, name: str, password: str, nonce: b
     salted = scram.salted_password(mechanism, password.encode(), salt, rounds)
     proof = scram.proof_of(mechanism, salted, message)
     ended = exchange.step(final + b",p=" + base64.b64encode(proof))
-    if isinstance(ended, Done):
+    if isinstance(ended, LoggedIn):
         server_key = scram.mac(mechanism, salted, b"Server Key")
         assert ended.data == b"v=" + base64.b64encode(scram.mac(mechanism, server_key, message))
     return ended

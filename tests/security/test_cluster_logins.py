@@ -21,7 +21,7 @@ from waystation.cli.server.serve import make_plan
 from waystation.errors import NotAuthenticated
 from waystation.security.node_links import LinkLogin, NodeExchange, ensure_secret, proof_of
 from waystation.security.principals import BROKER
-from waystation.security.sasl.exchange import Challenge, Done, Failed
+from waystation.security.sasl.exchange import Challenge, Failed, LoggedIn
 from waystation.security.tls import load
 from waystation.security.tls_files import TlsFiles
 
@@ -33,7 +33,7 @@ def test_a_node_is_known_by_the_secret_of_the_cluster() -> None:
     exchange = NodeExchange(b"secret", token)
     asked = exchange.step(b"")
     assert isinstance(asked, Challenge)
-    assert exchange.step(proof_of(b"secret", asked.data)) == Done(BROKER)
+    assert exchange.step(proof_of(b"secret", asked.data)) == LoggedIn(BROKER)
     assert isinstance(exchange.step(proof_of(b"secret", asked.data)), Failed)
     other = NodeExchange(b"secret", token)
     other.step(b"")

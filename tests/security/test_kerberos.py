@@ -19,7 +19,7 @@ from waystation.errors import InvalidSetting
 from waystation.security.kerberos_names import parse_kerberos_rules, user_of_principal
 from waystation.security.principals import Principal
 from waystation.security.rules import Rule
-from waystation.security.sasl.exchange import Challenge, Done, Failed
+from waystation.security.sasl.exchange import Challenge, Failed, LoggedIn
 from waystation.security.sasl.gssapi import MOST_TOKENS, OFFER, GssapiExchange, GssContext, GssFailed
 
 RULES = "RULE:[2:$1/$2@$0](^worker/.*)s/\\/.*//,RULE:[1:$1@$0](^Big.*@.*)s/@.*//L,DEFAULT"
@@ -241,18 +241,18 @@ class FakeContext:
 
 
 def exchange(context: GssContext) -> GssapiExchange:
-    return GssapiExchange(lambda: context, lambda _: Done(Principal("alice")))
+    return GssapiExchange(lambda: context, lambda _: LoggedIn(Principal("alice")))
 
 
 def test_the_exchange_is_rfc_4752s() -> None:
     login = exchange(FakeContext())
     assert login.step(b"ticket") == Challenge(b"token")
     assert login.step(b"") == Challenge(b"wrapped" + OFFER)
-    assert login.step(b"wrapped\x01\0\0\0") == Done(Principal("alice"))
+    assert login.step(b"wrapped\x01\0\0\0") == LoggedIn(Principal("alice"))
     assert isinstance(login.step(b""), Failed)
     login = exchange(FakeContext(mutual=False))
     assert login.step(b"ticket") == Challenge(b"wrapped" + OFFER), "nothing of Kerberos's is left to say"
-    assert login.step(b"wrapped\x01\0\0\0bob") == Done(Principal("alice")), "nobody acts as another"
+    assert login.step(b"wrapped\x01\0\0\0bob") == LoggedIn(Principal("alice")), "nobody acts as another"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.security.sasl_kit import Book, login
 from waystation.security.principals import Principal
-from waystation.security.sasl.exchange import Challenge, Done, Exchange, Failed
+from waystation.security.sasl.exchange import Challenge, Failed, LoggedIn, SaslExchange
 from waystation.security.sasl.external import ExternalExchange
 from waystation.security.sasl.oauthbearer import OAuthBearerExchange, token_in
 from waystation.security.sasl.plain import AmqplainExchange, PlainExchange
@@ -34,7 +34,7 @@ def _scram(mechanism: str) -> ScramExchange:
 @pytest.mark.parametrize(("name", "password"), [("alice", "wonder land"), ("a,b=c", "commas, and = signs")])
 def test_the_password_enters_by_scram_and_the_broker_proves_itself(mechanism: str, name: str, password: str) -> None:
     outcome = login(_scram(mechanism), mechanism, name, password)
-    assert isinstance(outcome, Done)
+    assert isinstance(outcome, LoggedIn)
     assert outcome.principal == Principal(name)
 
 
@@ -103,7 +103,7 @@ def test_the_proof_of_one_exchange_is_of_no_use_in_another() -> None:
             replies.append(data)
             return self.inner.step(data)
 
-    assert isinstance(login(Recorder(), "SCRAM-SHA-256", "alice", "wonder land"), Done)  # type: ignore[arg-type]
+    assert isinstance(login(Recorder(), "SCRAM-SHA-256", "alice", "wonder land"), LoggedIn)  # type: ignore[arg-type]
     other = ScramExchange("SCRAM-SHA-256", BOOK, lambda size: b"\x08" * size)
     assert isinstance(other.step(replies[0]), Challenge)
     assert isinstance(other.step(replies[1]), Failed)
@@ -124,17 +124,17 @@ def test_the_proof_of_one_exchange_is_of_no_use_in_another() -> None:
     ],
 )
 def test_plain_takes_the_name_and_the_password(message: bytes, enters: bool) -> None:
-    assert isinstance(PlainExchange(BOOK).step(message), Done) is enters
+    assert isinstance(PlainExchange(BOOK).step(message), LoggedIn) is enters
 
 
 @pytest.mark.parametrize(("password", "enters"), [("wonder land", True), ("no", False)])
 def test_amqplain_takes_a_table(password: str, enters: bool) -> None:
     message = encode_table({"LOGIN": "alice", "PASSWORD": password})[4:]
-    assert isinstance(AmqplainExchange(BOOK).step(message), Done) is enters
+    assert isinstance(AmqplainExchange(BOOK).step(message), LoggedIn) is enters
 
 
 def test_external_is_whom_the_certificate_names_and_nobody_without_one() -> None:
-    assert ExternalExchange(Principal("alice")).step(b"") == Done(Principal("alice"))
+    assert ExternalExchange(Principal("alice")).step(b"") == LoggedIn(Principal("alice"))
     assert isinstance(ExternalExchange(None).step(b"alice"), Failed)
 
 
@@ -159,7 +159,7 @@ def test_the_token_is_found_in_the_message(message: bytes, token: str | None) ->
     assert token_in(message) == token
 
 
-def _exchanges() -> list[Exchange]:
+def _exchanges() -> list[SaslExchange]:
     return [
         *(_scram(mechanism) for mechanism in SCRAMS),
         PlainExchange(BOOK),

@@ -11,15 +11,15 @@ from collections.abc import Mapping
 import msgspec
 
 from tests.simulation.disk import SimDisk
-from waystation.catalog import Entry, MemoryCatalog
-from waystation.catalog.history import History
+from waystation.catalog import CatalogEntry, MemoryCatalog
+from waystation.catalog.history import UpdateHistory
 
 FILE = "catalog"
 
 
 class _Content(msgspec.Struct):
     revision: int
-    entries: dict[str, Entry]
+    entries: dict[str, CatalogEntry]
 
 
 class DiskCatalog(MemoryCatalog):
@@ -35,7 +35,7 @@ class DiskCatalog(MemoryCatalog):
         if data is not None:
             content = msgspec.msgpack.decode(data, type=_Content)
             self._revision, self._entries = content.revision, content.entries
-            self.history = History(self._revision)
+            self.history = UpdateHistory(self._revision)
 
     def store(self) -> None:
         turns, self._disk.before_operation = self._disk.before_operation, None

@@ -25,11 +25,11 @@ from tests.simulation.checker_rules import (
     put,
 )
 from waystation.cluster.decisions import following, in_sync, starting
-from waystation.cluster.decisions.promises import Fetched, Joiner, LeaderState, Verdict
-from waystation.cluster.decisions.replica_fetch import History, ReplicaFetch
-from waystation.cluster.decisions.starting import Beginning, Folder
+from waystation.cluster.decisions.promises import FetchDecision, FetchVerdict, Joiner, LeaderState
+from waystation.cluster.decisions.replica_fetch import EpochHistory, ReplicaFetch
+from waystation.cluster.decisions.starting import Beginning, FolderIdentity
 from waystation.cluster.decisions.state import DiskState, PartitionState, changed, disk_key
-from waystation.cluster.decisions.writes import Identity, Known, Write
+from waystation.cluster.decisions.writes import Identity, StoreEntry, Write
 
 
 class Mistaken(Rules):
@@ -85,16 +85,16 @@ class KeepPromises(Mistaken):
 
 class CountOldEpoch(Mistaken):
     class leader_state(LeaderState):
-        def fetched(self, fetch: ReplicaFetch, log: History, now: float) -> Fetched:
+        def fetched(self, fetch: ReplicaFetch, log: EpochHistory, now: float) -> FetchDecision:
             epoch = max(fetch.epoch, self.epoch)
             return super().fetched(msgspec.structs.replace(fetch, epoch=epoch), log, now)
 
 
 class CountDiverging(Mistaken):
     class leader_state(LeaderState):
-        def fetched(self, fetch: ReplicaFetch, log: History, now: float) -> Fetched:
+        def fetched(self, fetch: ReplicaFetch, log: EpochHistory, now: float) -> FetchDecision:
             found = super().fetched(fetch, log, now)
-            if found.verdict is Verdict.DIVERGING:
+            if found.verdict is FetchVerdict.DIVERGING:
                 known = self.followers[fetch.node_id]
                 self.followers[fetch.node_id] = msgspec.structs.replace(known, offset=fetch.offset)
                 self._advance()
@@ -103,7 +103,7 @@ class CountDiverging(Mistaken):
 
 class CountOldFolder(Mistaken):
     class leader_state(LeaderState):
-        def fetched(self, fetch: ReplicaFetch, log: History, now: float) -> Fetched:
+        def fetched(self, fetch: ReplicaFetch, log: EpochHistory, now: float) -> FetchDecision:
             known = self.followers.get(fetch.node_id)
             if known is not None and known.incarnation > fetch.incarnation:
                 fetch = msgspec.structs.replace(fetch, incarnation=known.incarnation)
@@ -124,10 +124,10 @@ class JoinAtHighWatermark(Mistaken):
 
 class JoinAnyDisk(Mistaken):
     def grow(
-        self, me: Identity, view: Known[PartitionState], joiner: Joiner, disks: dict[int, Known[DiskState]]
+        self, me: Identity, view: StoreEntry[PartitionState], joiner: Joiner, disks: dict[int, StoreEntry[DiskState]]
     ) -> Write | None:
         key = disk_key(joiner.node_id)
-        write = in_sync.grow(me, view, [joiner], {joiner.node_id: Known(key, DiskState(joiner.folder, 1), 0)})
+        write = in_sync.grow(me, view, [joiner], {joiner.node_id: StoreEntry(key, DiskState(joiner.folder, 1), 0)})
         if write is None:
             return None
         return Write(write.changes, {name: revision for name, revision in write.expected.items() if name != key})
@@ -137,13 +137,17 @@ class JoinAnyDisk(Mistaken):
 
 
 class TakeoverOutsideInSync(Mistaken):
-    def takeover(self, me: Identity, view: Known[PartitionState], living: set[int], log_epoch: int) -> Write | None:
+    def takeover(
+        self, me: Identity, view: StoreEntry[PartitionState], living: set[int], log_epoch: int
+    ) -> Write | None:
         state = changed(view.state, in_sync={*view.state.in_sync, me.node_id})
-        return super().takeover(me, Known(view.key, state, view.revision), living, log_epoch)
+        return super().takeover(me, StoreEntry(view.key, state, view.revision), living, log_epoch)
 
 
 class TakeoverUncompared(Mistaken):
-    def takeover(self, me: Identity, view: Known[PartitionState], living: set[int], log_epoch: int) -> Write | None:
+    def takeover(
+        self, me: Identity, view: StoreEntry[PartitionState], living: set[int], log_epoch: int
+    ) -> Write | None:
         write = super().takeover(me, view, living, log_epoch)
         if write is None:
             return None
@@ -153,7 +157,9 @@ class TakeoverUncompared(Mistaken):
 class IgnoreKey(Mistaken):
     judged = "h"
 
-    def takeover(self, me: Identity, view: Known[PartitionState], living: set[int], log_epoch: int) -> Write | None:
+    def takeover(
+        self, me: Identity, view: StoreEntry[PartitionState], living: set[int], log_epoch: int
+    ) -> Write | None:
         write = super().takeover(me, view, living - {view.state.leader}, log_epoch)
         if write is None:
             return None
@@ -162,7 +168,7 @@ class IgnoreKey(Mistaken):
 
 
 class SameEpoch(Mistaken):
-    def claim(self, me: Identity, part: Known[PartitionState], log_epoch: int) -> list[Write]:
+    def claim(self, me: Identity, part: StoreEntry[PartitionState], log_epoch: int) -> list[Write]:
         return []
 
     def may_lead(self, node: Node, log_epoch: int) -> bool:
@@ -183,11 +189,11 @@ class StaleReadAtStart(Mistaken):
     def catches_up_from(self, oldest: int) -> int:
         return 0  # nothing is ever forgotten
 
-    def reads_at_start(self, s: State) -> Known[PartitionState]:
+    def reads_at_start(self, s: State) -> StoreEntry[PartitionState]:
         members = tuple(range(self.bounds.nodes - self.bounds.outside))
-        return Known(KEY, PartitionState(tuple(range(self.bounds.nodes)), 0, 0, members), 1)
+        return StoreEntry(KEY, PartitionState(tuple(range(self.bounds.nodes)), 0, 0, members), 1)
 
-    def reads_before_joining(self, s: State, n: int, *, settled: bool) -> tuple[Known[PartitionState], int]:
+    def reads_before_joining(self, s: State, n: int, *, settled: bool) -> tuple[StoreEntry[PartitionState], int]:
         view = self.reads_at_start(s)
         return view, view.state.epoch
 
@@ -200,8 +206,8 @@ def as_promised(s: State, n: int, new_id: str) -> Beginning:
     disk, folder = s.disks[n], s.nodes[n].folder
     if disk is None:
         raise TypeError("every node has a disk entry here")
-    pretended = Known(disk.key, DiskState(folder.id, disk.state.incarnation), disk.revision)
-    return starting.begin(Folder(n, folder.id, disk.state.incarnation), pretended, new_id)
+    pretended = StoreEntry(disk.key, DiskState(folder.id, disk.state.incarnation), disk.revision)
+    return starting.begin(FolderIdentity(n, folder.id, disk.state.incarnation), pretended, new_id)
 
 
 class BadDiskStays(Mistaken):
@@ -228,7 +234,7 @@ class LeaveThenAnnounce(Mistaken):
         node, disk = s.nodes[n], s.disks[n]
         if disk is None or node.phase != READ or n not in s.part.state.in_sync:
             return []
-        me = Identity(n, Known(disk.key, DiskState(node.folder.id, 0, leaving=True), disk.revision))
+        me = Identity(n, StoreEntry(disk.key, DiskState(node.folder.id, 0, leaving=True), disk.revision))
         return starting.leave_all(me, [s.part])
 
     def left(self, after: State, n: int) -> State:
@@ -256,7 +262,7 @@ class LeaveByOldView(Mistaken):
 
 
 class SettleWithoutReading(Mistaken):
-    def reads_before_joining(self, s: State, n: int, *, settled: bool) -> tuple[Known[PartitionState], int]:
+    def reads_before_joining(self, s: State, n: int, *, settled: bool) -> tuple[StoreEntry[PartitionState], int]:
         if settled:
             return s.nodes[n].view, s.nodes[n].barred
         return super().reads_before_joining(s, n, settled=settled)

@@ -12,11 +12,11 @@ from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 from waystation.cluster.decisions import elections, following, in_sync, starting
-from waystation.cluster.decisions.promises import Follower, Joiner, LeaderState
-from waystation.cluster.decisions.replica_fetch import FetchAnswer, History, ReplicaFetch
-from waystation.cluster.decisions.starting import Beginning, Folder
+from waystation.cluster.decisions.promises import FollowerProgress, Joiner, LeaderState
+from waystation.cluster.decisions.replica_fetch import EpochHistory, FetchAnswer, ReplicaFetch
+from waystation.cluster.decisions.starting import Beginning, FolderIdentity
 from waystation.cluster.decisions.state import DiskState, NodeState, PartitionState, node_key
-from waystation.cluster.decisions.writes import Identity, Known, Write
+from waystation.cluster.decisions.writes import Identity, StoreEntry, Write
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class Bounds:
 # -- the state --------------------------------------------------------------------------------------------------------
 
 
-Remembered = tuple[tuple[int, Follower], ...]
+Remembered = tuple[tuple[int, FollowerProgress], ...]
 
 
 class Request(NamedTuple):
@@ -85,11 +85,11 @@ class Node(NamedTuple):
     # on disk
     log: Log
     synced: int
-    folder: Folder
+    folder: FolderIdentity
     # the process
     phase: int
     me: Identity
-    view: Known[PartitionState]
+    view: StoreEntry[PartitionState]
     barred: int
     high_watermark: int = 0
     leads: LeaderState | None = None  # never changed in place: steps make a copy
@@ -98,10 +98,10 @@ class Node(NamedTuple):
 
 
 class State(NamedTuple):
-    part: Known[PartitionState]
-    past: tuple[Known[PartitionState], ...]  # values of the entry, from the oldest view on; the last is `part`
+    part: StoreEntry[PartitionState]
+    past: tuple[StoreEntry[PartitionState], ...]  # values of the entry, from the oldest view on; the last is `part`
     keys: tuple[bool, ...]
-    disks: tuple[Known[DiskState] | None, ...]
+    disks: tuple[StoreEntry[DiskState] | None, ...]
     writes: tuple[Sent, ...]
     nodes: tuple[Node, ...]
     requests: tuple[Request, ...] = ()
@@ -128,12 +128,12 @@ def is_prefix(short: Log, long: Log) -> bool:
 
 
 @lru_cache(maxsize=100_000)
-def history(log: Log) -> History:
+def history(log: Log) -> EpochHistory:
     epochs: list[tuple[int, int]] = []
     for offset, (epoch, _) in enumerate(log):
         if not epochs or epoch > epochs[-1][0]:
             epochs.append((epoch, offset))
-    return History(0, len(log), epochs)
+    return EpochHistory(0, len(log), epochs)
 
 
 # -- what the product decides -----------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Rules:
     def begin(self, s: State, n: int, new_id: str) -> Beginning:
         return starting.begin(s.nodes[n].folder, s.disks[n], new_id)
 
-    def reads_at_start(self, s: State) -> Known[PartitionState]:
+    def reads_at_start(self, s: State) -> StoreEntry[PartitionState]:
         return s.part
 
     def announces(self, s: State, n: int) -> bool:
@@ -177,15 +177,15 @@ class Rules:
         me = s.nodes[n].me
         return s.nodes[n].phase == BEGUN and me.leaving and not starting.leave_all(me, [s.part])
 
-    def reads_before_joining(self, s: State, n: int, *, settled: bool) -> tuple[Known[PartitionState], int]:
+    def reads_before_joining(self, s: State, n: int, *, settled: bool) -> tuple[StoreEntry[PartitionState], int]:
         """Its first view, and the epoch that is barred. `settled`: it has just left the in-sync sets."""
         return s.part, s.part.state.epoch
 
-    def claim(self, me: Identity, part: Known[PartitionState], log_epoch: int) -> list[Write]:
+    def claim(self, me: Identity, part: StoreEntry[PartitionState], log_epoch: int) -> list[Write]:
         return starting.claim_all(me, [part], {part.key: log_epoch})
 
     def register(self, me: Identity, present: bool) -> Write:
-        known = Known(node_key(me.node_id), NODE, NODE_REVISION) if present else None
+        known = StoreEntry(node_key(me.node_id), NODE, NODE_REVISION) if present else None
         return starting.register(me, NODE, known)
 
     def catches_up_from(self, oldest: int) -> int:
@@ -198,17 +198,19 @@ class Rules:
         truncating = node.cut is not None
         return elections.may_lead(node.me, node.view.state, node.barred, log_epoch, truncating=truncating)
 
-    def takeover(self, me: Identity, view: Known[PartitionState], living: set[int], log_epoch: int) -> Write | None:
+    def takeover(
+        self, me: Identity, view: StoreEntry[PartitionState], living: set[int], log_epoch: int
+    ) -> Write | None:
         return elections.takeover(me, view, living, self.min_in_sync, log_epoch, silent=True)
 
     # the in-sync set
 
     def grow(
-        self, me: Identity, view: Known[PartitionState], joiner: Joiner, disks: dict[int, Known[DiskState]]
+        self, me: Identity, view: StoreEntry[PartitionState], joiner: Joiner, disks: dict[int, StoreEntry[DiskState]]
     ) -> Write | None:
         return in_sync.grow(me, view, [joiner], disks)
 
-    def shrink(self, me: Identity, view: Known[PartitionState], behind: int) -> Write | None:
+    def shrink(self, me: Identity, view: StoreEntry[PartitionState], behind: int) -> Write | None:
         return in_sync.shrink(me, view, [behind], self.min_in_sync)
 
     def refused(self, s: State, leads: LeaderState) -> None:

@@ -38,11 +38,11 @@ from tests.simulation.checker_rules import (
 )
 from waystation.catalog.catalog import ABSENT
 from waystation.cluster.decisions import elections, following, reassignment, starting
-from waystation.cluster.decisions.promises import Follower, LeaderState, Verdict
+from waystation.cluster.decisions.promises import FetchVerdict, FollowerProgress, LeaderState
 from waystation.cluster.decisions.replica_fetch import FetchAnswer
-from waystation.cluster.decisions.starting import Folder
+from waystation.cluster.decisions.starting import FolderIdentity
 from waystation.cluster.decisions.state import NOBODY, DiskState, PartitionState, disk_key, node_key
-from waystation.cluster.decisions.writes import Identity, Known, Write
+from waystation.cluster.decisions.writes import Identity, StoreEntry, Write
 from waystation.errors import Conflict
 
 
@@ -57,10 +57,11 @@ class World:
         count = self.bounds.nodes
         replicas = tuple(range(count - self.bounds.strangers))
         members = replicas[: len(replicas) - self.bounds.outside]
-        part = Known(KEY, PartitionState(replicas, 0, 0, members), 1)
-        disks = tuple(Known(disk_key(n), DiskState("first", 1), 1) for n in range(count))
+        part = StoreEntry(KEY, PartitionState(replicas, 0, 0, members), 1)
+        disks = tuple(StoreEntry(disk_key(n), DiskState("first", 1), 1) for n in range(count))
         nodes = tuple(
-            Node((), 0, Folder(n, "first", 1), RUNS, Identity(n, disk), part, -1) for n, disk in enumerate(disks)
+            Node((), 0, FolderIdentity(n, "first", 1), RUNS, Identity(n, disk), part, -1)
+            for n, disk in enumerate(disks)
         )
         s = State(part, (part,), (True,) * count, disks, (), nodes)
         return self.lead(s, 0)
@@ -90,12 +91,12 @@ class World:
         for key, value in write.changes.items():
             name = key.rpartition("/")[2]
             if isinstance(value, PartitionState):
-                part = Known(KEY, value, s.part.revision + 1)
+                part = StoreEntry(KEY, value, s.part.revision + 1)
                 s = s._replace(part=part, past=(*s.past, part), writes=self.possible(s.writes, part.revision))
             elif isinstance(value, DiskState):
                 known = s.disks[int(name)]
                 revision = 1 if known is None else known.revision + 1
-                s = s._replace(disks=put(s.disks, int(name), Known(key, value, revision)))
+                s = s._replace(disks=put(s.disks, int(name), StoreEntry(key, value, revision)))
             else:
                 s = s._replace(keys=put(s.keys, int(name), value is not None))
         return s
@@ -121,7 +122,7 @@ class World:
                     on_its_way = s._replace(writes=tuple(sorted((*s.writes, sent), key=repr)))
                     yield f"send {what}", lambda: on_its_way
 
-    def learn(self, s: State, n: int, part: Known[PartitionState]) -> State:
+    def learn(self, s: State, n: int, part: StoreEntry[PartitionState]) -> State:
         """The watch tells node n of one value of the partition's entry, in the order of revisions."""
         node = s.nodes[n]
         newer = part.state.epoch > node.view.state.epoch
@@ -206,10 +207,10 @@ class World:
             return s
         leads = copied(node.leads)
         verdict, diverging = leads.fetched(fetch, history(node.log), 0.0)
-        if verdict not in (Verdict.SERVED, Verdict.DIVERGING):
+        if verdict not in (FetchVerdict.SERVED, FetchVerdict.DIVERGING):
             return s
         follower = leads.followers[fetch.node_id]
-        leads.followers[fetch.node_id] = Follower(
+        leads.followers[fetch.node_id] = FollowerProgress(
             follower.folder, follower.incarnation, 0, follower.offset, 0.0, 0, 0.0
         )
         s = self.told(s._replace(nodes=put(s.nodes, n, node._replace(leads=leads))), n)
@@ -326,11 +327,11 @@ class World:
             if view.state.epoch < bounds.epochs:
                 for f in view.state.in_sync:
                     if f != n and (s.keys[f] or not bounds.keys):
-                        heir = Known(node_key(f), NODE, NODE_REVISION)
+                        heir = StoreEntry(node_key(f), NODE, NODE_REVISION)
                         write = elections.hand_over(node.me, view, f, heir)
                         yield from self.decided(given, n, f"hand-over {n} {f}", write)
         if leads.pending is None and view.state.epoch < bounds.epochs and (view.state.adding or view.state.removing):
-            nodes = {f: Known(node_key(f), NODE, NODE_REVISION) for f in range(bounds.nodes)}
+            nodes = {f: StoreEntry(node_key(f), NODE, NODE_REVISION) for f in range(bounds.nodes)}
             write = reassignment.advance(node.me, view, self.rules.min_in_sync, nodes, leads.caught_up())
             yield from self.decided(s, n, f"advance {n}", self.rules.moved(view.state, write))
         if leads.pending is not None:
@@ -440,10 +441,10 @@ class World:
         if s.used[FAULTS] < self.bounds.faults and s.used[DISKS] < self.bounds.disks and node.synced:
             lost = s._replace(used=use(s, FAULTS))
             lost = lost._replace(used=use(lost, DISKS))
-            empty = node._replace(log=(), synced=0, folder=Folder(n, "empty"))
+            empty = node._replace(log=(), synced=0, folder=FolderIdentity(n, "empty"))
             yield f"restart-empty {n}", lambda: self.started(lost, n, empty)
             length = node.synced - 1
-            folder = Folder(n, node.folder.id, node.folder.incarnation - 1)
+            folder = FolderIdentity(n, node.folder.id, node.folder.incarnation - 1)
             old = node._replace(log=node.log[:length], synced=length, folder=folder)
             yield f"restart-old {n}", lambda: self.started(lost, n, old)
 

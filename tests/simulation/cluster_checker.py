@@ -45,10 +45,10 @@ from typing import NamedTuple
 
 from tests.simulation.checker_rules import DOWN, KEY, Bounds, Rules, Sent, State, Step
 from tests.simulation.checker_world import World
-from waystation.cluster.decisions.promises import Follower, LeaderState, Pending
+from waystation.cluster.decisions.promises import FollowerProgress, LeaderState, Pending
 from waystation.cluster.decisions.replica_fetch import EpochEnd
 from waystation.cluster.decisions.state import NOBODY, PartitionState
-from waystation.cluster.decisions.writes import Known
+from waystation.cluster.decisions.writes import StoreEntry
 
 # -- symmetry: nodes differ only by name, so one naming of each state is enough ---------------------------------------
 
@@ -74,7 +74,7 @@ def fingerprint(s: State) -> int:
         new[n] = i
     new[NOBODY] = NOBODY
 
-    def of_part(known: Known[PartitionState]) -> tuple[object, ...]:
+    def of_part(known: StoreEntry[PartitionState]) -> tuple[object, ...]:
         state = known.state
         return (
             known.revision, new[state.leader], state.epoch, frozenset([new[n] for n in state.in_sync]),
@@ -82,7 +82,7 @@ def fingerprint(s: State) -> int:
             frozenset([new[n] for n in state.removing]),
         )  # fmt: skip
 
-    def of_followers(followers: Iterable[tuple[int, Follower]]) -> object:
+    def of_followers(followers: Iterable[tuple[int, FollowerProgress]]) -> object:
         return frozenset([(new[n], one.folder, one.incarnation, one.offset) for n, one in followers])
 
     def of_leader(leads: LeaderState | None) -> object:

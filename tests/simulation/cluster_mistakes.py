@@ -19,12 +19,12 @@ from waystation.broker.homes import Homes
 from waystation.cluster.decisions import elections, following, in_sync, promises, starting
 from waystation.cluster.decisions.following import Append, BeginAgain, Drop, Truncate
 from waystation.cluster.decisions.promises import Joiner, LeaderState
-from waystation.cluster.decisions.replica_fetch import FetchAnswer, History, ReplicaFetch
+from waystation.cluster.decisions.replica_fetch import EpochHistory, FetchAnswer, ReplicaFetch
 from waystation.cluster.decisions.state import PartitionState, changed
 from waystation.cluster.decisions.writes import Identity, Write
 from waystation.cluster.leadership import Leadership
 from waystation.cluster.links.peer import Marker
-from waystation.cluster.membership import Membership
+from waystation.cluster.membership import ClusterMembership
 from waystation.cluster.replication import led as led_module
 from waystation.cluster.replication.fetching import Fetcher
 from waystation.cluster.replication.led import Led
@@ -82,7 +82,9 @@ def acknowledge_from_the_leader_alone() -> Iterator[None]:
 def fetch_before_fsync() -> Iterator[None]:
     real = following.next_fetch
 
-    def next_fetch(me: Identity, state: PartitionState, log: History, durable: int, number: int) -> ReplicaFetch | None:
+    def next_fetch(
+        me: Identity, state: PartitionState, log: EpochHistory, durable: int, number: int
+    ) -> ReplicaFetch | None:
         return real(me, state, log, log.end, number)
 
     async def sync(self: Fetcher) -> None:
@@ -158,7 +160,7 @@ def truncate_to_the_high_watermark() -> Iterator[None]:
     real = following.received
 
     def received(
-        state: PartitionState, answer: FetchAnswer, log: History, high_watermark: int
+        state: PartitionState, answer: FetchAnswer, log: EpochHistory, high_watermark: int
     ) -> Append | Truncate | BeginAgain | Drop:
         decision = real(state, answer, log, high_watermark)
         if isinstance(decision, Append) and log.last_epoch < state.epoch and high_watermark < log.end:
@@ -171,13 +173,13 @@ def truncate_to_the_high_watermark() -> Iterator[None]:
 
 @contextmanager
 def a_restarted_leader_goes_on_in_its_epoch() -> Iterator[None]:
-    async def claim(self: Membership, log_epochs: Mapping[str, int]) -> None:
+    async def claim(self: ClusterMembership, log_epochs: Mapping[str, int]) -> None:
         """It goes on as if nothing had happened."""
 
     def may_lead(me: Identity, state: PartitionState, barred: int, log_epoch: int, *, truncating: bool = False) -> bool:
         return state.leader == me.node_id and not me.leaving
 
-    with patch.object(Membership, "claim", claim), patch.object(elections, "may_lead", may_lead):
+    with patch.object(ClusterMembership, "claim", claim), patch.object(elections, "may_lead", may_lead):
         yield
 
 

@@ -19,7 +19,7 @@ from tests.simulation.loop import VirtualTime
 from tests.simulation.promises import Broken, expect
 from tests.simulation.world import Simulation
 from waystation.catalog import Update
-from waystation.catalog.follower import Follower
+from waystation.catalog.follower import CatalogFollower
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.commit import FlushMode, GroupCommit
@@ -27,7 +27,7 @@ from waystation.log.log import Log
 from waystation.log.segments.segment import Segment
 from waystation.log.state import StateLog
 from waystation.transactions.coordinator import TransactionCoordinator
-from waystation.transactions.entry import Entry
+from waystation.transactions.entry import TransactionEntry
 from waystation.transactions.fences import Fences
 
 SEEDS = 60
@@ -179,15 +179,15 @@ def test_a_catalog_that_does_not_compare_is_caught() -> None:
 
 
 def test_a_follower_that_misses_a_change_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Follower._make
+    real = CatalogFollower._make
 
-    async def now_and_then(self: Follower, update: Update) -> None:
+    async def now_and_then(self: CatalogFollower, update: Update) -> None:
         if update.revision % 7:
             await real(self, update)
         else:
             self._reached(update.revision)  # the deliberate bug: it counts as made, and nobody has made it
 
-    monkeypatch.setattr(Follower, "_make", now_and_then)
+    monkeypatch.setattr(CatalogFollower, "_make", now_and_then)
     caught = 0
     for seed in range(30):
         try:
@@ -205,7 +205,7 @@ def test_some_transactions_are_coordinated_by_another_broker_for_a_while() -> No
 
 
 def test_a_coordinator_that_goes_on_when_it_was_dropped_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Entry, "_check_led", lambda self: None)  # the deliberate bug
+    monkeypatch.setattr(TransactionEntry, "_check_led", lambda self: None)  # the deliberate bug
     assert _broken(200) > 1, "nobody has seen an end that another coordinator had not decided"
 
 

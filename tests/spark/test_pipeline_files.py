@@ -14,7 +14,7 @@ from waystation.durations import parse_ms
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.spark.pipelines.file import keys
 from waystation.spark.pipelines.file.declared import Pipeline, RestartPolicy
-from waystation.spark.pipelines.file.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.file.problems import FileProblem, PipelineInvalid
 from waystation.spark.pipelines.file.queries import queries
 from waystation.spark.pipelines.file.reading import read_pipeline, read_with_problems
 from waystation.spark.pipelines.file.times import spark_interval
@@ -451,5 +451,5 @@ def test_the_reference_has_every_key() -> None:
 
 
 def test_problems_are_ordered_by_line() -> None:
-    found = PipelineInvalid(Path("x.toml"), [Problem(9, "b"), Problem(2, "a"), Problem(9, "b")])
+    found = PipelineInvalid(Path("x.toml"), [FileProblem(9, "b"), FileProblem(2, "a"), FileProblem(9, "b")])
     assert str(found) == "x.toml:2: a\nx.toml:9: b"

@@ -12,7 +12,7 @@ from waystation.errors import Unavailable, WaystationError
 from waystation.observe.pipeline_state import Phase, PipelineState, SinkState
 from waystation.spark.pipelines.file.cron import parse
 from waystation.spark.pipelines.file.declared import RestartPolicy
-from waystation.spark.pipelines.file.problems import PipelineFailed, PipelineInvalid, Problem
+from waystation.spark.pipelines.file.problems import FileProblem, PipelineFailed, PipelineInvalid
 from waystation.spark.pipelines.repeating import Repeating, Watch
 from waystation.spark.pipelines.transform.explaining import is_lasting
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.quick
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 OOPS = PipelineFailed("oops")
-MISTAKE = PipelineInvalid(Path("p.toml"), [Problem(1, "no such column")])
+MISTAKE = PipelineInvalid(Path("p.toml"), [FileProblem(1, "no such column")])
 
 Outcome = Phase | WaystationError | tuple[float, Phase | WaystationError]
 """How an attempt ends; and after how many seconds."""

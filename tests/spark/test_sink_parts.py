@@ -42,7 +42,7 @@ from waystation.spark.writing import staging as staging_module
 from waystation.spark.writing.partition_choice import choose
 from waystation.spark.writing.partition_choice import murmur2 as murmur2_of_column
 from waystation.spark.writing.record_building import build_batches, messages_of
-from waystation.spark.writing.sink import Written, abort_run, abort_stages, commit_stages, stage_rows, write_plainly
+from waystation.spark.writing.sink import TaskCommit, abort_run, abort_stages, commit_stages, stage_rows, write_plainly
 from waystation.spark.writing.sink_columns import Layout, Rows, check_columns, places_of
 from waystation.spark.writing.sink_options import SinkOptions, read_sink_options
 from waystation.spark.writing.staging import Staging
@@ -306,15 +306,15 @@ class Tasks:
         self.layout = Layout(("value",), topic, None)
         self.name = f"spark/{unique('query')}"
 
-    def write(self, batch: int, *values: str, stage: str = "0.0", run: str = "run") -> Written:
+    def write(self, batch: int, *values: str, stage: str = "0.0", run: str = "run") -> TaskCommit:
         arrow = pa.RecordBatch.from_pydict({"value": pa.array([v.encode() for v in values], pa.binary())})
         return stage_rows(self.options, self.layout, self.name, batch, f"{self.name}/{run}.{stage}", iter([arrow]))
 
-    def write_again(self, batch: int, *values: str) -> Written:
+    def write_again(self, batch: int, *values: str) -> TaskCommit:
         """As a query that was started again does."""
         return self.write(batch, *values, stage="0.0", run="next")
 
-    def commit(self, batch: int, *messages: Written) -> None:
+    def commit(self, batch: int, *messages: TaskCommit) -> None:
         commit_stages(self.options, [*messages, None], batch)
 
 

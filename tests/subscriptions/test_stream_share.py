@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from waystation.message import Delivered, Message
-from waystation.subscriptions.stream_share import Share
+from waystation.subscriptions.stream_share import StreamShare
 from waystation.topics.reading import PartitionReader
 
 
@@ -18,7 +18,7 @@ class ShareMachine(RuleBasedStateMachine):
 
     @initialize(start=st.integers(0, 5))
     def begin(self, start: int) -> None:
-        self.share = Share(cast(PartitionReader, None), lambda share: None)
+        self.share = StreamShare(cast(PartitionReader, None), lambda share: None)
         self.share.begin(start, start)
         self.delivered: list[int] = []
         self.done: set[int] = set()

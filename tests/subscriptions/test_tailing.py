@@ -12,14 +12,14 @@ from waystation.broker.broker import Broker
 from waystation.errors import Invalid, NotAllowed, NotFound
 from waystation.message import Message
 from waystation.queues.feed import Settled, Verdict
-from waystation.subscriptions.tailing import FIRST, LAST, NEXT, Start, TailFeed
+from waystation.subscriptions.tailing import FIRST, LAST, NEXT, TailFeed, TailStart
 
 
 class Reader(Consumer):
     feed: TailFeed
 
 
-def tail(broker: Broker, topic: str, start: Start, credit: int = 1000) -> Reader:
+def tail(broker: Broker, topic: str, start: TailStart, credit: int = 1000) -> Reader:
     reader = Reader()
     reader.feed = broker.tailing.open(topic, start, reader.deliver, reader.ended.append)
     reader.feed.credit(credit)
@@ -92,7 +92,7 @@ def test_an_offset_begins_there_or_at_the_end(tmp_path: Path, offset: int, texts
         async with broker_on(tmp_path) as broker:
             await broker.topics.create("t", 1)
             send(broker, "t", b"a", b"b", b"c")
-            reader = tail(broker, "t", Start("offset", offset))
+            reader = tail(broker, "t", TailStart("offset", offset))
             await settled()
             if texts == "d":
                 assert reader.got == []
@@ -110,8 +110,8 @@ def test_a_time_begins_with_the_first_that_is_not_older(tmp_path: Path) -> None:
             send(broker, "t", b"old")
             clock.ms += 10_000
             send(broker, "t", b"new")
-            reader = tail(broker, "t", Start("time", clock.ms - 5_000))
-            later = tail(broker, "t", Start("time", clock.ms + 5_000))
+            reader = tail(broker, "t", TailStart("time", clock.ms - 5_000))
+            later = tail(broker, "t", TailStart("time", clock.ms + 5_000))
             await reader.gets("new")
             await settled()
             assert later.got == []
@@ -231,7 +231,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
             with pytest.raises(NotAllowed):
                 tail(broker, "__queues", FIRST)
             with pytest.raises(Invalid):
-                tail(broker, "orders", Start("offset", -1))
+                tail(broker, "orders", TailStart("offset", -1))
 
     run(story())
 

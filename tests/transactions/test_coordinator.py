@@ -19,7 +19,7 @@ from waystation.transactions.errors import (
     TwoPhaseCommitOff,
 )
 from waystation.transactions.listing import TransactionFilter
-from waystation.transactions.machine import LAST_USABLE_EPOCH, MAX_EPOCH, Producer, State
+from waystation.transactions.machine import LAST_USABLE_EPOCH, MAX_EPOCH, Producer, TransactionState
 from waystation.transactions.settings import PRODUCER_ID_BLOCK
 
 MINUTE = 60_000
@@ -41,7 +41,7 @@ def test_a_committed_transaction_is_seen_on_every_partition_at_once() -> None:
         producer = await opened(broker)
         assert await broker.transactions.end("shop", producer, True, bumps_epoch=False) == producer
         assert broker.seen(*A0) == broker.seen(*A1) == [("t1", True)]
-        assert broker.transactions.describe("shop").state is State.COMPLETE_COMMIT
+        assert broker.transactions.describe("shop").state is TransactionState.COMPLETE_COMMIT
 
     run(story)
 

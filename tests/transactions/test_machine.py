@@ -18,8 +18,8 @@ from waystation.transactions.machine import (
     MOVES,
     Next,
     Producer,
-    State,
     Transaction,
+    TransactionState,
     moves_table,
 )
 
@@ -48,13 +48,13 @@ def ended(txn: Transaction, commit: bool, *, bumps_epoch: bool, fresh_id: int | 
 def test_the_moves_can_be_printed_and_an_outcome_never_changes() -> None:
     table = moves_table()
     assert "PrepareCommit" in table
-    assert len(table.splitlines()) == len(State) + 1
+    assert len(table.splitlines()) == len(TransactionState) + 1
     for (state, _), target in MOVES.items():
-        if state is State.PREPARE_COMMIT:
-            assert target is State.COMPLETE_COMMIT
-        if state is State.PREPARE_ABORT:
-            assert target is State.COMPLETE_ABORT
-    assert not any(state is State.DEAD for state, _ in MOVES)
+        if state is TransactionState.PREPARE_COMMIT:
+            assert target is TransactionState.COMPLETE_COMMIT
+        if state is TransactionState.PREPARE_ABORT:
+            assert target is TransactionState.COMPLETE_ABORT
+    assert not any(state is TransactionState.DEAD for state, _ in MOVES)
 
 
 def test_an_old_client_keeps_its_epoch_for_many_transactions() -> None:
@@ -63,9 +63,13 @@ def test_an_old_client_keeps_its_epoch_for_many_transactions() -> None:
         txn = txn.add(txn.producer, [ORDERS], 1).add(txn.producer, [PAYMENTS], 2)
         assert txn.partitions == {ORDERS, PAYMENTS}
         txn = moved(txn.end(txn.producer, True, False, 3))
-        assert (txn.state, txn.producer) == (State.PREPARE_COMMIT, Producer(7, 0))
+        assert (txn.state, txn.producer) == (TransactionState.PREPARE_COMMIT, Producer(7, 0))
         txn = txn.completed(4)
-        assert (txn.state, txn.producer, txn.partitions) == (State.COMPLETE_COMMIT, Producer(7, 0), frozenset())
+        assert (txn.state, txn.producer, txn.partitions) == (
+            TransactionState.COMPLETE_COMMIT,
+            Producer(7, 0),
+            frozenset(),
+        )
 
 
 def test_a_new_client_gets_an_epoch_with_every_end() -> None:
@@ -115,7 +119,7 @@ def test_ending_what_was_never_begun() -> None:
         txn.end(txn.producer, True, True, 1)
     # A new client aborts when its first writes failed, and relies on the new epoch to keep them out.
     aborted = ended(txn, False, bumps_epoch=True)
-    assert (aborted.state, aborted.producer) == (State.COMPLETE_ABORT, Producer(7, 1))
+    assert (aborted.state, aborted.producer) == (TransactionState.COMPLETE_ABORT, Producer(7, 1))
     again = ended(aborted, False, bumps_epoch=True)
     assert again.producer == Producer(7, 2)
 
@@ -125,10 +129,10 @@ def test_a_new_producer_fences_the_old_one_and_aborts_its_transaction() -> None:
     old = txn.producer
     assert txn.init(None, 30_000, 50) is Next.ABORT
     txn = txn.fenced_by_init(None, 50)
-    assert (txn.state, txn.producer) == (State.PREPARE_ABORT, Producer(7, 5))
+    assert (txn.state, txn.producer) == (TransactionState.PREPARE_ABORT, Producer(7, 5))
     txn = txn.completed(51)
     txn = moved(txn.init(None, 30_000, 52))
-    assert (txn.state, txn.producer, txn.timeout_ms) == (State.EMPTY, Producer(7, 6), 30_000)
+    assert (txn.state, txn.producer, txn.timeout_ms) == (TransactionState.EMPTY, Producer(7, 6), 30_000)
     with pytest.raises(ProducerFenced):
         txn.add(old, [ORDERS], 53)
     with pytest.raises(ProducerFenced):
@@ -176,7 +180,7 @@ def test_an_old_client_that_timed_out_is_fenced_and_may_ask_for_a_new_epoch() ->
     me = txn.producer
     assert txn.deadline_ms == 10 + 60_000
     txn = moved(txn.timed_out(70_000))
-    assert (txn.state, txn.producer) == (State.PREPARE_ABORT, Producer(7, 5))
+    assert (txn.state, txn.producer) == (TransactionState.PREPARE_ABORT, Producer(7, 5))
     txn = txn.completed(70_001)
     with pytest.raises(ProducerFenced):
         txn.end(me, True, False, 70_002)
@@ -204,7 +208,7 @@ def test_the_highest_epoch_is_never_given_away_and_a_fresh_producer_id_takes_ove
     assert txn.producer == Producer(99, 0)
     assert txn.end(me, True, True, 23) is Next.DONE
     assert moved(txn.init(me, 60_000, 24)).producer == Producer(99, 0)
-    assert moved(txn.timed_out(25) if txn.state is State.ONGOING else txn).producer == Producer(99, 0)
+    assert moved(txn.timed_out(25) if txn.state is TransactionState.ONGOING else txn).producer == Producer(99, 0)
 
 
 def test_starting_at_the_last_epoch_takes_a_fresh_producer_id() -> None:
@@ -230,7 +234,7 @@ def test_idle_ids_expire_and_busy_ones_do_not() -> None:
     assert born().may_expire(now_ms=1_000, idle_ms=1_000)
     assert not born().may_expire(now_ms=999, idle_ms=1_000)
     assert not opened().may_expire(now_ms=10**9, idle_ms=1_000)
-    assert born().expired(1_000).state is State.DEAD
+    assert born().expired(1_000).state is TransactionState.DEAD
     with pytest.raises(InvalidProducerMapping):
         born().expired(1_000).add(Producer(7, 0), [ORDERS], 1_001)
 

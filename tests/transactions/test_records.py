@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.errors import Corrupt, NewerFormat
-from waystation.transactions.machine import MAX_EPOCH, Producer, State, Transaction
+from waystation.transactions.machine import MAX_EPOCH, Producer, Transaction, TransactionState
 from waystation.transactions.records import (
     ReservationKey,
     TransactionKey,
@@ -29,7 +29,7 @@ NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 
 @st.composite
 def transactions(draw: st.DrawFn) -> Transaction:
-    state = draw(st.sampled_from([state for state in State if state is not State.DEAD]))
+    state = draw(st.sampled_from([state for state in TransactionState if state is not TransactionState.DEAD]))
     partitions = draw(st.frozensets(st.tuples(NAMES, st.integers(0, 2**31 - 1)), max_size=6))
     return Transaction(
         draw(NAMES),
@@ -37,7 +37,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
         draw(st.integers(1, 2**31 - 1)),
         draw(INT64),
         state,
-        frozenset() if state is State.EMPTY else partitions,
+        frozenset() if state is TransactionState.EMPTY else partitions,
         draw(st.integers(-1, 2**63 - 1)),
         last_epoch=draw(st.integers(-1, MAX_EPOCH)),
         previous_producer_id=draw(st.integers(-1, 2**63 - 1)),
@@ -75,7 +75,7 @@ def test_the_layout_of_version_1_byte_by_byte() -> None:
         Producer(5, 6),
         60_000,
         1_000,
-        State.PREPARE_COMMIT,
+        TransactionState.PREPARE_COMMIT,
         frozenset({("a", 1), ("a", 2)}),
         900,
         last_epoch=5,
@@ -101,7 +101,7 @@ def test_version_0_as_older_kafka_wrote_it_is_read() -> None:
     stored = struct.pack(">hqhib", 0, 5, 6, 60_000, 1)
     stored += struct.pack(">ih", 1, 1) + b"a" + struct.pack(">iii", 2, 1, 2) + struct.pack(">qq", 1_000, 900)
     txn = decode_value("shop", stored)
-    assert (txn.state, txn.started_ms) == (State.ONGOING, 900)
+    assert (txn.state, txn.started_ms) == (TransactionState.ONGOING, 900)
     assert txn.partitions == {("a", 1), ("a", 2)}
     null_partitions = struct.pack(">hqhibiqq", 0, 5, 6, 60_000, 0, -1, 1_000, -1)
     assert decode_value("shop", null_partitions).partitions == frozenset()

@@ -16,7 +16,7 @@ from tests.transactions.kit import Broker, Data, Disk, VirtualLoop, outcomes
 from waystation.errors import Conflict, StorageFailed, Unavailable, WaystationError
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.errors import TransactionAbortable
-from waystation.transactions.machine import PREPARED, Producer, State
+from waystation.transactions.machine import PREPARED, Producer, TransactionState
 
 TOPIC = "t"
 TIMEOUT_MS = 30_000
@@ -297,7 +297,9 @@ class TransactionWorld:
             for entry in entries:
                 if isinstance(entry, Data) and entry.tag in open_tags:
                     txn = known[entry.producer_id]
-                    assert txn.state is State.ONGOING or txn.state in PREPARED, f"{entry} hangs in {log}: {txn}"
+                    assert txn.state is TransactionState.ONGOING or txn.state in PREPARED, (
+                        f"{entry} hangs in {log}: {txn}"
+                    )
                     assert log in txn.partitions, f"{entry} hangs in {log}: {txn}"
 
     def _check_producer_ids(self) -> None:

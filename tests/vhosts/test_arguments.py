@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.queues.settings import QueueSettings, check_settings
-from waystation.routing.namespace_names import Names
+from waystation.routing.namespace_names import NamespaceNames
 from waystation.vhosts.arguments import COMPARED, arguments_of, check_same, inequivalent, settings_of, type_of
 from waystation.wire.amqp.errors import AmqpError
 
-PLAIN, SHOP = Names("/"), Names("shop")
+PLAIN, SHOP = NamespaceNames("/"), NamespaceNames("shop")
 TEXT = st.text(max_size=20)
 ARGUMENTS: dict[str, st.SearchStrategy[Any]] = {
     "x-expires": st.integers(1, 10**9),
@@ -37,7 +37,7 @@ ANYTHING = st.recursive(
 
 
 @given(st.fixed_dictionaries({}, optional=ARGUMENTS), st.sampled_from([PLAIN, SHOP]))
-def test_arguments_come_back_as_they_were(arguments: dict[str, Any], names: Names) -> None:
+def test_arguments_come_back_as_they_were(arguments: dict[str, Any], names: NamespaceNames) -> None:
     settings = settings_of(arguments, names, "queue 'q'")
     check_settings(settings)
     assert arguments_of(settings, names) == arguments

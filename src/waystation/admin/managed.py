@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from waystation.admin.pipelines_seen import PipelinesSeen
     from waystation.admin.policies import Policies
     from waystation.admin.views.view_pipelines import Runner
-    from waystation.cluster.member import Member
+    from waystation.cluster.member import ClusterMember
     from waystation.cluster.operations import Operations
     from waystation.cluster.view import ClusterView
     from waystation.groups.history import GroupHistory
@@ -41,7 +41,7 @@ class ManagedBroker(Core, Protocol):
     root: str
     view: ClusterView
     operations: Operations
-    member: Member | None
+    member: ClusterMember | None
     started_ms: int
     readers: Readers
     durability: Durability

@@ -20,8 +20,8 @@ import msgspec
 
 from waystation.admin.policy_rules import Policy, check_policy, under
 from waystation.catalog import ABSENT, Catalog, Update, rows
-from waystation.catalog.changes import Changes
-from waystation.catalog.follower import Follower
+from waystation.catalog.changes import ChangeQueue
+from waystation.catalog.follower import CatalogFollower
 from waystation.errors import Conflict, Full, NotFound, RevisionConflict, StorageFailed, TooLarge, WaystationError
 from waystation.observe.events import event_logger
 from waystation.queues.names import INTERNAL_PREFIX
@@ -81,7 +81,7 @@ class Namespaces(Protocol):
     def local(self, full_name: str) -> str: ...
 
 
-class Kept(Protocol):
+class AwaitDurable(Protocol):
     def __call__(self, *receipts: Receipt | None) -> Awaitable[None]: ...
 
 
@@ -93,12 +93,12 @@ class Policies:
     def __init__(
         self,
         catalog: Catalog,
-        follower: Follower,
+        follower: CatalogFollower,
         world: World,
         queues: Queues,
         routing: Routing,
         namespaces: Namespaces,
-        kept: Kept,
+        kept: AwaitDurable,
     ) -> None:
         self._catalog = catalog
         self._follower = follower
@@ -110,7 +110,7 @@ class Policies:
         self._known: dict[tuple[str, str], Policy] = {}
         self._in_order: dict[str, list[Policy]] = {}  # by namespace, the one that wins first
         self._revisions: dict[tuple[str, str], int] = {}
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self._looking: dict[str, asyncio.Future[None]] = {}  # what a namespace's last change waits for
         self._to_do: set[str] = set()  # namespaces whose queues have to be looked through
         self._waiting: list[asyncio.Future[None]] = []

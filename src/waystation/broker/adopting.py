@@ -23,7 +23,7 @@ from waystation.catalog.sqlite import FILE as CATALOG_FILE
 from waystation.catalog.sqlite import SqliteCatalog
 from waystation.cluster import node_file
 from waystation.cluster.address import EtcdAddress
-from waystation.cluster.decisions.starting import Folder
+from waystation.cluster.decisions.starting import FolderIdentity
 from waystation.cluster.decisions.state import PARTITIONS, DiskState, PartitionState, disk_key, encode, partition_key
 from waystation.cluster.etcd import EtcdStore
 from waystation.cluster.store import MOST_CHANGES, Store
@@ -96,11 +96,11 @@ def _topics_last(item: tuple[str, object]) -> tuple[bool, str]:
     return item[0].startswith((rows.TOPICS, rows.TOPIC_NAMES)), item[0]
 
 
-def _folder(world: World, root: str, cluster_id: str, node_id: int) -> Folder:
+def _folder(world: World, root: str, cluster_id: str, node_id: int) -> FolderIdentity:
     """Durable before the store has it, as at every start of a node. One of an earlier attempt stays."""
     found = node_file.load(world.disk, root)
     folder = node_file.folder_of(found, root, cluster_id, node_id, world.random.token(8).hex())
-    folder = Folder(node_id, folder.id, max(folder.incarnation, 1))
+    folder = FolderIdentity(node_id, folder.id, max(folder.incarnation, 1))
     node_file.save(world.disk, root, cluster_id, folder, encrypted=world.keys is not None)
     return folder
 

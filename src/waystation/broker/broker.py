@@ -16,7 +16,7 @@ from waystation.broker.access import Access
 from waystation.broker.access.messaging.open_consumers import OpenConsumers
 from waystation.broker.runtime_settings import RuntimeSettings
 from waystation.catalog import Catalog
-from waystation.catalog.follower import Follower
+from waystation.catalog.follower import CatalogFollower
 from waystation.cluster.alone import Alone, OperationsAlone, PlacementAlone
 from waystation.cluster.internal_topics import InternalTopic
 from waystation.cluster.view import whereabouts
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from waystation.admin.views.view_pipelines import Runner
     from waystation.cluster.decisions.state import Address
     from waystation.cluster.links.link import Links
-    from waystation.cluster.member import Member
+    from waystation.cluster.member import ClusterMember
     from waystation.cluster.node import NodeOptions
     from waystation.cluster.operations import Operations
     from waystation.cluster.producer_ids import StoreProducerIds
@@ -131,7 +131,7 @@ class Broker:
         self.tracing = tracing  # None: nothing is traced
         self.commit = GroupCommit(world, self.meters.commit)
         self._points = RecoveryPoints(world.disk, root)
-        self.follower = Follower(catalog, world)
+        self.follower = CatalogFollower(catalog, world)
         alone = PlacementAlone(self.node_id)
         placement: ReplicaPlacement = alone
         replicas: ReplicaPlaces | None = None
@@ -251,21 +251,21 @@ class Broker:
             tracing.syncs = lambda: self.commit.mode != "os"
             self.commit.on_round = tracing.synced
 
-    def _become_member(self, node: NodeOptions, view: StoreView, high_watermarks: HighWatermarks) -> Member:
+    def _become_member(self, node: NodeOptions, view: StoreView, high_watermarks: HighWatermarks) -> ClusterMember:
         from waystation.broker.homes import Homes
         from waystation.cluster.deletions import Deletions
         from waystation.cluster.leadership import Leadership
         from waystation.cluster.links.coordinators import LinkedCoordinators
         from waystation.cluster.links.peers import Peers
-        from waystation.cluster.member import Member
-        from waystation.cluster.membership import Membership
+        from waystation.cluster.member import ClusterMember
+        from waystation.cluster.membership import ClusterMembership
         from waystation.cluster.producer_ids import StoreProducerIds
         from waystation.cluster.replication.serving import FetchServer
         from waystation.cluster.replication.snapshots import SnapshotServer
         from waystation.cluster.replication.throttle import Throttle
 
         self._producer_ids = StoreProducerIds(node.store, self.world, PRODUCER_ID_BLOCK)
-        membership = Membership(
+        membership = ClusterMembership(
             self.world,
             self.root,
             node.store,
@@ -305,7 +305,7 @@ class Broker:
         )
         self._links = links
         deletions = Deletions(self.world, node.store, view, self.follower, self.topics)
-        return Member(
+        return ClusterMember(
             self.world, node, view, membership, leadership, links, peers, self.topics, high_watermarks, deletions
         )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from waystation.catalog import ABSENT, Catalog, Update, rows
-from waystation.catalog.changes import Changes
-from waystation.catalog.follower import Follower
+from waystation.catalog.changes import ChangeQueue
+from waystation.catalog.follower import CatalogFollower
 from waystation.config import BrokerSettings
 from waystation.errors import Conflict, InvalidSetting, RevisionConflict
 from waystation.observe.events import event_logger
@@ -22,12 +22,12 @@ class RuntimeSettings:
 
     prefixes: tuple[str, ...] = (rows.SETTINGS,)
 
-    def __init__(self, settings: BrokerSettings, follower: Follower, on_change: Callable[[], None]) -> None:
+    def __init__(self, settings: BrokerSettings, follower: CatalogFollower, on_change: Callable[[], None]) -> None:
         self._settings = settings
         self._follower = follower
         self._on_change = on_change
         self._revisions: dict[str, int] = {}  # by key
-        self._changes = Changes()
+        self._changes = ChangeQueue()
 
     def load(self, catalog: Catalog) -> None:
         """Blocks: before the protocols start."""

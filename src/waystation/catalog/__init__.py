@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from waystation.catalog.catalog import ABSENT, Catalog, Change, Compacted, Entry, Snapshot, Update, Watch
+from waystation.catalog.catalog import ABSENT, Catalog, CatalogChange, CatalogEntry, Compacted, Snapshot, Update, Watch
 from waystation.catalog.memory import MemoryCatalog
 from waystation.catalog.rows import BindingRow, DeletedTopic, ExchangeRow, TopicRow
 
@@ -10,10 +10,10 @@ __all__ = [
     "ABSENT",
     "BindingRow",
     "Catalog",
-    "Change",
+    "CatalogChange",
+    "CatalogEntry",
     "Compacted",
     "DeletedTopic",
-    "Entry",
     "ExchangeRow",
     "MemoryCatalog",
     "Snapshot",

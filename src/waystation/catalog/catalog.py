@@ -32,12 +32,12 @@ ABSENT = 0
 """The revision of a key that is not there."""
 
 
-class Entry(NamedTuple):
+class CatalogEntry(NamedTuple):
     value: bytes
     revision: int
 
 
-class Change(NamedTuple):
+class CatalogChange(NamedTuple):
     """Of one key. No value: it was deleted."""
 
     key: str
@@ -48,14 +48,14 @@ class Update(msgspec.Struct, frozen=True):
     """One write, as it is told to those who watch."""
 
     revision: int
-    changes: tuple[Change, ...]
+    changes: tuple[CatalogChange, ...]
 
 
 class Snapshot(msgspec.Struct, frozen=True):
     """Everything (under a prefix) as it is at a revision, in the order of the keys."""
 
     revision: int
-    entries: dict[str, Entry]
+    entries: dict[str, CatalogEntry]
 
 
 class Compacted(Exception):
@@ -84,7 +84,7 @@ class Catalog(ABC):
         """Of the last write."""
 
     @abstractmethod
-    def get(self, key: str) -> Entry | None: ...
+    def get(self, key: str) -> CatalogEntry | None: ...
 
     @abstractmethod
     def read(self, prefix: str = "") -> Snapshot:
@@ -180,7 +180,7 @@ class Catalog(ABC):
         self.write({rows.definition_key(kind, name): None})
 
 
-def check_expected(expected: Mapping[str, int], there: Mapping[str, Entry]) -> None:
+def check_expected(expected: Mapping[str, int], there: Mapping[str, CatalogEntry]) -> None:
     """Raises RevisionConflict unless each key has the revision that it is expected to have."""
     for key, revision in expected.items():
         entry = there.get(key)
@@ -192,6 +192,6 @@ def check_expected(expected: Mapping[str, int], there: Mapping[str, Entry]) -> N
             )
 
 
-def real_changes(changes: Mapping[str, bytes | None], there: Mapping[str, Entry]) -> tuple[Change, ...]:
+def real_changes(changes: Mapping[str, bytes | None], there: Mapping[str, CatalogEntry]) -> tuple[CatalogChange, ...]:
     """Without deletions of what is not there."""
-    return tuple(Change(key, value) for key, value in changes.items() if value is not None or key in there)
+    return tuple(CatalogChange(key, value) for key, value in changes.items() if value is not None or key in there)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class Changes:
+class ChangeQueue:
     """One for each part of the broker whose changes must not overlap."""
 
     def __init__(self) -> None:

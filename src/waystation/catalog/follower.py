@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Protocol
 
-from waystation.catalog.catalog import Catalog, Change, Compacted, Snapshot, Update, Watch
+from waystation.catalog.catalog import Catalog, CatalogChange, Compacted, Snapshot, Update, Watch
 from waystation.errors import StorageFailed, Unavailable, WaystationError
 from waystation.observe.events import event_logger
 from waystation.world import World
@@ -33,7 +33,7 @@ MAKE_AGAIN_S = 2.0
 """Between two attempts at changes that a part could not make."""
 
 
-class Part(Protocol):
+class CatalogPart(Protocol):
     """What holds in memory what some keys of the catalog say."""
 
     prefixes: tuple[str, ...]
@@ -47,24 +47,26 @@ class Part(Protocol):
         """Of all that it holds."""
 
 
-class Follower:
+class CatalogFollower:
     """One per broker. `begin` before anything is read from the catalog, `start` when everything is."""
 
     def __init__(self, catalog: Catalog, world: World) -> None:
         self._catalog = catalog
         self._world = world
-        self._parts: list[Part] = []
+        self._parts: list[CatalogPart] = []
         self._watch: Watch | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failures: dict[int, Exception] = {}
-        self._owed: dict[tuple[Part, str], Update] = {}  # what a part could not make; by the key, the newest change
+        self._owed: dict[
+            tuple[CatalogPart, str], Update
+        ] = {}  # what a part could not make; by the key, the newest change
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._applied = 0
         self._stopped = False
 
-    def follow(self, part: Part) -> None:
+    def follow(self, part: CatalogPart) -> None:
         self._parts.append(part)
 
     def begin(self) -> None:
@@ -171,7 +173,7 @@ class Follower:
                 await self._apply(part, Update(update.revision, own))
         self._reached(update.revision)
 
-    async def _apply(self, part: Part, update: Update) -> None:
+    async def _apply(self, part: CatalogPart, update: Update) -> None:
         if self._owed:
             for change in update.changes:
                 self._owed.pop((part, change.key), None)  # it is something else now
@@ -247,13 +249,13 @@ def _stopping() -> Unavailable:
     return Unavailable("the broker is stopping; the change is kept and will be in force after its next start")
 
 
-def _differences(part: Part, snapshot: Snapshot) -> Iterator[Update]:
+def _differences(part: CatalogPart, snapshot: Snapshot) -> Iterator[Update]:
     """What a part has to be told to be as the snapshot says: each change by itself, since one that it cannot make shall
     not keep it from the others, in the order in which they were written."""
     for key in [key for key in part.known_keys() if key not in snapshot.entries]:
-        yield Update(snapshot.revision, (Change(key, None),))
+        yield Update(snapshot.revision, (CatalogChange(key, None),))
     found = [
-        (entry.revision, place, Change(key, entry.value))
+        (entry.revision, place, CatalogChange(key, entry.value))
         for key, entry in snapshot.entries.items()
         for place, prefix in enumerate(part.prefixes)
         if key.startswith(prefix)

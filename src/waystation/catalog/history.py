@@ -19,7 +19,7 @@ OVERHEAD = 300
 """Bytes of memory that an update costs besides."""
 
 
-class History:
+class UpdateHistory:
     """One per catalog. Any thread."""
 
     def __init__(self, revision: int, max_bytes: int = MAX_BYTES) -> None:
@@ -79,7 +79,7 @@ class History:
 
 
 class HistoryWatch(Watch):
-    def __init__(self, history: History, after: int) -> None:
+    def __init__(self, history: UpdateHistory, after: int) -> None:
         self._history = history
         self._after = after
 

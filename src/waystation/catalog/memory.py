@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from waystation.catalog.catalog import Catalog, Entry, Snapshot, Update, Watch, check_expected, real_changes
-from waystation.catalog.history import History
+from waystation.catalog.catalog import Catalog, CatalogEntry, Snapshot, Update, Watch, check_expected, real_changes
+from waystation.catalog.history import UpdateHistory
 from waystation.errors import StorageFailed, WriteInDoubt
 
 
@@ -17,8 +17,8 @@ class MemoryCatalog(Catalog):
         self._cluster_id = cluster_id
         self._lock = threading.Lock()
         self._revision = 0
-        self._entries: dict[str, Entry] = {}
-        self.history = History(0)
+        self._entries: dict[str, CatalogEntry] = {}
+        self.history = UpdateHistory(0)
 
     def cluster_id(self) -> str:
         return self._cluster_id
@@ -26,7 +26,7 @@ class MemoryCatalog(Catalog):
     def revision(self) -> int:
         return self._revision
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CatalogEntry | None:
         return self._entries.get(key)
 
     def read(self, prefix: str = "") -> Snapshot:
@@ -60,10 +60,10 @@ class MemoryCatalog(Catalog):
             if value is None:
                 self._entries.pop(key, None)
             else:
-                self._entries[key] = Entry(value, revision)
+                self._entries[key] = CatalogEntry(value, revision)
         self._revision = revision
 
-    def _undo(self, revision: int, entries: Mapping[str, Entry | None], error: OSError) -> None:
+    def _undo(self, revision: int, entries: Mapping[str, CatalogEntry | None], error: OSError) -> None:
         """Raises. What is stored is made to say what it said before; a later write does it if this fails."""
         self._revision = revision
         for key, entry in entries.items():

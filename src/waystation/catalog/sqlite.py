@@ -31,15 +31,15 @@ import msgspec
 from waystation.catalog.catalog import (
     FORMAT_VERSION,
     Catalog,
-    Change,
-    Entry,
+    CatalogChange,
+    CatalogEntry,
     Snapshot,
     Update,
     Watch,
     check_expected,
     real_changes,
 )
-from waystation.catalog.history import History
+from waystation.catalog.history import UpdateHistory
 from waystation.catalog.sqlite_upgrades import ENTRIES, UPGRADES
 from waystation.encryption.key_ring import KeyRing
 from waystation.errors import Corrupt, NewerFormat, StorageFailed, WriteInDoubt
@@ -67,7 +67,7 @@ class _Undo(msgspec.Struct, frozen=True):
     """What was there before a write that may have been made though it failed."""
 
     revision: int
-    entries: dict[str, Entry | None]
+    entries: dict[str, CatalogEntry | None]
 
 
 def has_entries(folder: str, prefix: str) -> bool:
@@ -122,7 +122,7 @@ class SqliteCatalog(Catalog):
             self._seal_all()
             OsDisk().sync_folder(folder)
             self._revision = self._stored_revision()
-            self.history = History(self._revision)
+            self.history = UpdateHistory(self._revision)
             self._undo: _Undo | None = None
         except BaseException:
             self._db.close()
@@ -192,7 +192,7 @@ class SqliteCatalog(Catalog):
     def revision(self) -> int:
         return self._revision
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CatalogEntry | None:
         with self._lock:
             return self._there([key]).get(key)
 
@@ -200,7 +200,7 @@ class SqliteCatalog(Catalog):
         where, bounds = ("", ()) if not prefix else (" WHERE key >= ? AND key < ?", (prefix, _after_all(prefix)))
         with self._lock:
             found = self._db.execute(f"SELECT key, value, revision FROM entries{where} ORDER BY key", bounds).fetchall()
-            entries = {key: Entry(self._open(key, value), revision) for key, value, revision in found}
+            entries = {key: CatalogEntry(self._open(key, value), revision) for key, value, revision in found}
             return Snapshot(self._revision, entries)
 
     def write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int] | None = None) -> int:
@@ -211,9 +211,9 @@ class SqliteCatalog(Catalog):
                 self.history.add(Update(self._revision, made))
             return self._revision
 
-    def _write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int]) -> tuple[Change, ...]:
+    def _write(self, changes: Mapping[str, bytes | None], expected: Mapping[str, int]) -> tuple[CatalogChange, ...]:
         """One transaction: all of it durable at the end, or none of it."""
-        there: dict[str, Entry] = {}
+        there: dict[str, CatalogEntry] = {}
         try:
             self._settle()
             there = self._there({**changes, **expected})
@@ -226,12 +226,12 @@ class SqliteCatalog(Catalog):
             self._failed(_Undo(self._revision, before), error)
         return made
 
-    def _there(self, keys: Iterable[str]) -> dict[str, Entry]:
-        found: dict[str, Entry] = {}
+    def _there(self, keys: Iterable[str]) -> dict[str, CatalogEntry]:
+        found: dict[str, CatalogEntry] = {}
         for key in keys:
             row = self._db.execute("SELECT value, revision FROM entries WHERE key = ?", (key,)).fetchone()
             if row is not None:
-                found[key] = Entry(self._open(key, row[0]), row[1])
+                found[key] = CatalogEntry(self._open(key, row[0]), row[1])
         return found
 
     def _put(self, revision: int, entries: Iterable[tuple[str, bytes | None, int]]) -> None:

@@ -17,7 +17,7 @@ from zlib import crc32
 
 import msgspec
 
-from waystation.client.consuming.feeding import Feed, Unsettled, Wanted
+from waystation.client.consuming.feeding import ConsumerRequest, Feed, Unsettled
 from waystation.client.consuming.settler import Settler, Soon, runs_of
 from waystation.client.inbox import Inbox
 from waystation.client.links.connection import Connection, Ignored, Waiter
@@ -272,7 +272,7 @@ class Core:
 
     def feed(
         self,
-        wanted: Wanted,
+        wanted: ConsumerRequest,
         notify: Callable[[], None],
         *,
         before: Command | None = None,

@@ -1,8 +1,8 @@
 """What a broker that is no node of a cluster has in the place of one: it is everything that there is.
 
-For each thing that parts of a broker ask about the cluster (`ClusterView`, `ReplicaPlacement`, `Operations`) there is a class
-here with the answers of a broker alone. They need no store and nothing else of the cluster: `broker/broker.py` loads
-the rest of this package for nodes only.
+For each thing that parts of a broker ask about the cluster (`ClusterView`, `ReplicaPlacement`, `Operations`) there is a
+class here with the answers of a broker alone. They need no store and nothing else of the cluster: `broker/broker.py`
+loads the rest of this package for nodes only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from waystation.cluster.replica_placement import WantedReplicas, check_alike
-from waystation.cluster.view import KnownNode, Placed
+from waystation.cluster.view import KnownNode, PartitionReplicas
 from waystation.errors import (
     Conflict,
     ElectionNotNeeded,
@@ -41,9 +41,9 @@ class Alone:
     def known(self) -> Sequence[int]:
         return self._only
 
-    def placed(self, topic_id: UUID, index: int) -> Placed | None:
+    def placed(self, topic_id: UUID, index: int) -> PartitionReplicas | None:
         epoch = self._epoch_of(topic_id, index)
-        return None if epoch is None else Placed(self.node_id, epoch, self._only, self._only)
+        return None if epoch is None else PartitionReplicas(self.node_id, epoch, self._only, self._only)
 
     def controller(self) -> int:
         return self.node_id

@@ -15,8 +15,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from waystation.catalog import rows
-from waystation.catalog.catalog import Entry
-from waystation.catalog.follower import Follower
+from waystation.catalog.catalog import CatalogEntry
+from waystation.catalog.follower import CatalogFollower
 from waystation.cluster.store import Store
 from waystation.cluster.store_view import StoreView
 from waystation.errors import RevisionConflict, StoreUnavailable
@@ -36,7 +36,7 @@ AT_ONCE = 50
 class Deletions:
     """Of one node."""
 
-    def __init__(self, world: World, store: Store, view: StoreView, follower: Follower, topics: Topics) -> None:
+    def __init__(self, world: World, store: Store, view: StoreView, follower: CatalogFollower, topics: Topics) -> None:
         self._world = world
         self._store = store
         self._view = view
@@ -56,10 +56,10 @@ class Deletions:
                 "deletions.put_off", "deleted topics cannot be tidied up now, it is tried again: {error}", error=error
             )
 
-    async def _read(self) -> dict[str, Entry]:
+    async def _read(self) -> dict[str, CatalogEntry]:
         return (await self._world.offload_store(self._store.read, rows.DELETED_TOPICS)).entries
 
-    async def _mark(self, found: dict[str, Entry]) -> None:
+    async def _mark(self, found: dict[str, CatalogEntry]) -> None:
         marked = 0
         for key, entry in found.items():
             deleted = rows.read_deleted_topic(entry.value)
@@ -74,7 +74,7 @@ class Deletions:
                 await self._world.offload_store(self._store.write, {key: value}, {key: entry.revision})
                 marked += 1
 
-    async def _forget(self, found: dict[str, Entry]) -> None:
+    async def _forget(self, found: dict[str, CatalogEntry]) -> None:
         nodes = set(self._view.known())
         oldest = sorted(found, key=lambda key: found[key].revision)
         over = set(oldest[: max(0, len(oldest) - MOST)])

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Container, Coroutine, Iterable, Mapping
 from typing import Any, Protocol
 
-from waystation.catalog.follower import Follower
+from waystation.catalog.follower import CatalogFollower
 from waystation.cluster.decisions import elections, in_sync, reassignment
 from waystation.cluster.decisions.promises import LeaderState
 from waystation.cluster.decisions.state import (
@@ -35,10 +35,10 @@ from waystation.cluster.decisions.state import (
     partition_key,
     partition_of,
 )
-from waystation.cluster.decisions.writes import Known, Write, together
+from waystation.cluster.decisions.writes import StoreEntry, Write, together
 from waystation.cluster.links.link import LinkLost, Links, PeerRefused
 from waystation.cluster.links.peer import Hurry, Key, Leaving
-from waystation.cluster.membership import Membership
+from waystation.cluster.membership import ClusterMembership
 from waystation.cluster.min_in_sync import min_in_sync
 from waystation.cluster.replication.fetching import Fetcher, Numbers
 from waystation.cluster.replication.led import Led, history
@@ -136,9 +136,9 @@ class Leadership:
         self,
         world: World,
         store: Store,
-        follower: Follower,
+        follower: CatalogFollower,
         view: StoreView,
-        membership: Membership,
+        membership: ClusterMembership,
         topics: Topics,
         commit: GroupCommit,
         links: Links,
@@ -350,7 +350,7 @@ class Leadership:
             self._homes.forget(replica.partition)
             self._fetch_from(replica, None)
 
-    def _take_role(self, replica: _Replica, known: Known[PartitionState]) -> None:
+    def _take_role(self, replica: _Replica, known: StoreEntry[PartitionState]) -> None:
         if replica.led is not None:
             members = len(replica.led.state.view.state.in_sync)
             if replica.led.state.learned(known):
@@ -394,7 +394,7 @@ class Leadership:
 
     # -- roles ------------------------------------------------------------------------------------------------------
 
-    def _lead(self, replica: _Replica, known: Known[PartitionState]) -> None:
+    def _lead(self, replica: _Replica, known: StoreEntry[PartitionState]) -> None:
         self._fetch_from(replica, None)
         partition = replica.partition
         try:
@@ -670,7 +670,9 @@ class Leadership:
     def _min_in_sync(self, replica: _Replica, state: PartitionState) -> int:
         return min_in_sync(self._settings, replica.partition.topic, state)
 
-    def _tend(self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float) -> Write | None:
+    def _tend(
+        self, replica: _Replica, led: Led, nodes: Mapping[int, StoreEntry[NodeState]], now: float
+    ) -> Write | None:
         """What a leader asks the store for."""
         state, me, known = led.state, self._membership.identity, led.state.view
         state.min_in_sync = self._min_in_sync(replica, known.state)
@@ -731,7 +733,7 @@ class Leadership:
         return follower is not None and now - follower.heard <= SILENT_S and self._server.is_connected(node_id)
 
     def _full_disk(
-        self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float
+        self, replica: _Replica, led: Led, nodes: Mapping[int, StoreEntry[NodeState]], now: float
     ) -> Write | None:
         """This leader's disk takes no writes now. Another member that lives may have room; if there is none, or it was
         asked for just now, this one goes on trying."""
@@ -754,7 +756,7 @@ class Leadership:
         return self._hand_over(led, nodes) or elections.resign(self._membership.identity, led.state.view)
 
     def _widen(
-        self, known: Known[PartitionState], min_in_sync: int, nodes: Mapping[int, Known[NodeState]]
+        self, known: StoreEntry[PartitionState], min_in_sync: int, nodes: Mapping[int, StoreEntry[NodeState]]
     ) -> Write | None:
         """The broker's own topics get more replicas when nodes join a cluster that began with fewer than three."""
         state = known.state
@@ -769,7 +771,9 @@ class Leadership:
         missing = min(INTERNAL_REPLICAS, len(nodes)) - len(state.replicas)
         return reassignment.begin(known, (*state.replicas, *others[:missing]), list(nodes), min_in_sync)
 
-    def _prefer(self, replica: _Replica, led: Led, nodes: Mapping[int, Known[NodeState]], now: float) -> Write | None:
+    def _prefer(
+        self, replica: _Replica, led: Led, nodes: Mapping[int, StoreEntry[NodeState]], now: float
+    ) -> Write | None:
         """The preferred leader leads again, when it has been fit for it for a while."""
         to = elections.preferred(led.state.view.state, nodes, self._fit(led))
         if to is None or to == self._node_id:
@@ -782,7 +786,7 @@ class Leadership:
         replica.preferred_since = None
         return elections.hand_over(self._membership.identity, led.state.view, to, nodes[to])
 
-    def _hand_over(self, led: Led, nodes: Mapping[int, Known[NodeState]]) -> Write | None:
+    def _hand_over(self, led: Led, nodes: Mapping[int, StoreEntry[NodeState]]) -> Write | None:
         to = elections.heir(led.state.view.state, nodes, self._fit(led))
         return None if to is None else elections.hand_over(self._membership.identity, led.state.view, to, nodes[to])
 

@@ -18,7 +18,7 @@ from waystation.cluster.leadership import Leadership
 from waystation.cluster.links.link import Links
 from waystation.cluster.links.peers import Peers
 from waystation.cluster.links.spread_markers import SpreadMarkers
-from waystation.cluster.membership import RETRY_S, Membership
+from waystation.cluster.membership import RETRY_S, ClusterMembership
 from waystation.cluster.node import NodeOptions
 from waystation.cluster.replication.high_watermarks import HighWatermarks
 from waystation.cluster.replication.led import history
@@ -37,13 +37,13 @@ HAND_OVER_S = 5.0
 """How long a stop waits for others to lead what this node leads."""
 
 
-class Member:
+class ClusterMember:
     def __init__(
         self,
         world: World,
         node: NodeOptions,
         view: StoreView,
-        membership: Membership,
+        membership: ClusterMembership,
         leadership: Leadership,
         links: Links,
         peers: Peers,

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from waystation.catalog.catalog import Entry
+from waystation.catalog.catalog import CatalogEntry
 from waystation.cluster import node_file
 from waystation.cluster.decisions import starting
 from waystation.cluster.decisions.state import (
@@ -32,7 +32,7 @@ from waystation.cluster.decisions.state import (
     read_node,
     read_partition,
 )
-from waystation.cluster.decisions.writes import Identity, Known, Write, together
+from waystation.cluster.decisions.writes import Identity, StoreEntry, Write, together
 from waystation.cluster.store import Store
 from waystation.errors import NodeIdTaken, NotFound, RevisionConflict, StoreUnavailable, WaystationError
 from waystation.observe.events import event_logger
@@ -56,7 +56,7 @@ async def nobody_answers(node: NodeState) -> bool:
     return False
 
 
-class Membership:
+class ClusterMembership:
     """One per broker in a cluster."""
 
     def __init__(
@@ -132,7 +132,7 @@ class Membership:
     def _new_id(self) -> str:
         return self._world.random.token(8).hex()
 
-    async def _check_id(self, folder: starting.Folder) -> None:
+    async def _check_id(self, folder: starting.FolderIdentity) -> None:
         """A former life of this node may be known for as long as its lease lasts."""
         give_up = self._world.clock.monotonic() + 2 * self._lease_s
         told = False
@@ -165,7 +165,7 @@ class Membership:
         state = write.changes[key]
         if not isinstance(state, DiskState):
             raise TypeError(f"{key} was to be written")
-        self._identity = Identity(self.node_id, Known(key, state, revision))
+        self._identity = Identity(self.node_id, StoreEntry(key, state, revision))
         return True
 
     async def _leave(self) -> None:
@@ -210,9 +210,9 @@ class Membership:
                 return False
         return True
 
-    async def _partitions(self) -> list[Known[PartitionState]]:
+    async def _partitions(self) -> list[StoreEntry[PartitionState]]:
         found = await self._ask(self._store.read, PARTITIONS)
-        return [Known(key, read_partition(entry.value), entry.revision) for key, entry in found.entries.items()]
+        return [StoreEntry(key, read_partition(entry.value), entry.revision) for key, entry in found.entries.items()]
 
     # -- being there ------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,7 @@ class Membership:
             except Exception:  # a mistake of ours: without this task the node would be dead for all others, forever
                 logger.exception("node.not_renewed", "node {node} cannot tell that it lives", node=self.node_id)
 
-    def superseded(self, disk: Known[DiskState] | None) -> bool:
+    def superseded(self, disk: StoreEntry[DiskState] | None) -> bool:
         """The watch has told this node's disk entry: whether another process has started under its id. Then this one
         leads nothing any more, and has to stop."""
         if disk is not None and disk.revision < self.identity.disk.revision:
@@ -294,7 +294,7 @@ class Membership:
         logger.warning("node.entry_lost", "node {node} is not known to be alive; telling again", node=self.node_id)
         await self._register()
 
-    def _is_mine(self, entry: Entry) -> bool:
+    def _is_mine(self, entry: CatalogEntry) -> bool:
         mine = self.identity.disk.state
         state = read_node(entry.value)
         return (state.folder, state.incarnation) == (mine.folder, mine.incarnation)
@@ -355,8 +355,8 @@ class Membership:
             logger.warning("store.away", "waiting for the cluster's store: {error}", error=error)
 
 
-def _known(key: str, entry: Entry | None, read: Callable[[bytes], S]) -> Known[S] | None:
-    return None if entry is None else Known(key, read(entry.value), entry.revision)
+def _known(key: str, entry: CatalogEntry | None, read: Callable[[bytes], S]) -> StoreEntry[S] | None:
+    return None if entry is None else StoreEntry(key, read(entry.value), entry.revision)
 
 
 def _write_leased(store: Store, write: Write, lease: int) -> int:

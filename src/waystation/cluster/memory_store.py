@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from waystation.catalog.catalog import Entry, Snapshot, Update, Watch
+from waystation.catalog.catalog import CatalogEntry, Snapshot, Update, Watch
 from waystation.catalog.memory import MemoryCatalog
 from waystation.cluster.store import Store, check_size
 from waystation.errors import NotFound, StoreUnavailable, WaystationError
@@ -97,7 +97,7 @@ class MemoryStore(Store):
             self.expire()
             return self._catalog.revision()
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CatalogEntry | None:
         with self._lock:
             self.expire()
             return self._catalog.get(key)
@@ -211,7 +211,7 @@ class MemoryFace(Store):
     def revision(self) -> int:
         return self._call("revision", self.store.revision)
 
-    def get(self, key: str) -> Entry | None:
+    def get(self, key: str) -> CatalogEntry | None:
         return self._call("get", lambda: self.store.get(key))
 
     def read(self, prefix: str = "") -> Snapshot:

@@ -14,7 +14,7 @@ from waystation.errors import Corrupt, NewerFormat, WrongCluster
 from waystation.world.disk import Disk
 
 if TYPE_CHECKING:
-    from waystation.cluster.decisions.starting import Folder
+    from waystation.cluster.decisions.starting import FolderIdentity
 
 FILE = "node.json"
 FORMAT = 1
@@ -54,23 +54,23 @@ def load(disk: Disk, root: str) -> NodeFile | None:
     return found
 
 
-def folder_of(found: NodeFile | None, root: str, cluster_id: str, node_id: int, new_id: str) -> Folder:
+def folder_of(found: NodeFile | None, root: str, cluster_id: str, node_id: int, new_id: str) -> FolderIdentity:
     """What the folder says of itself. WrongCluster: it belongs elsewhere, and is left untouched."""
-    from waystation.cluster.decisions.starting import Folder  # every broker looks for the file, few find one
+    from waystation.cluster.decisions.starting import FolderIdentity  # every broker looks for the file, few find one
 
     if found is None:
-        return Folder(node_id, new_id)
+        return FolderIdentity(node_id, new_id)
     if found.cluster_id != cluster_id:
         raise WrongCluster(
             f"{root} belongs to the cluster {found.cluster_id}, not to {cluster_id}; it was left untouched. Start it"
             " with the address of its own cluster, or choose another folder"
         )
     if found.node_id != node_id:  # another node's disk: none of this node's promises are in it
-        return Folder(node_id, new_id)
-    return Folder(node_id, found.folder, found.incarnation)
+        return FolderIdentity(node_id, new_id)
+    return FolderIdentity(node_id, found.folder, found.incarnation)
 
 
-def save(disk: Disk, root: str, cluster_id: str, folder: Folder, *, encrypted: bool = False) -> None:
+def save(disk: Disk, root: str, cluster_id: str, folder: FolderIdentity, *, encrypted: bool = False) -> None:
     """Durable when it returns. Blocks."""
     version = ENCRYPTED_FORMAT if encrypted else FORMAT
     content = NodeFile(cluster_id, folder.node_id, folder.id, folder.incarnation, version)

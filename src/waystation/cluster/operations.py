@@ -14,11 +14,11 @@ from typing import Protocol
 from uuid import UUID
 
 from waystation.catalog import ABSENT
-from waystation.catalog.follower import Follower
+from waystation.catalog.follower import CatalogFollower
 from waystation.cluster.decisions import elections, reassignment
 from waystation.cluster.decisions.replica_fetch import NO_EPOCH
 from waystation.cluster.decisions.state import NOBODY, PartitionState, node_key, partition_key
-from waystation.cluster.decisions.writes import Known, Write
+from waystation.cluster.decisions.writes import StoreEntry, Write
 from waystation.cluster.min_in_sync import min_in_sync
 from waystation.cluster.replication.led import history
 from waystation.cluster.store_view import StoreView
@@ -58,29 +58,29 @@ class Operations(Protocol):
         """The cluster forgets a node that does not live and has no replicas. NoSuchNode, Conflict."""
 
 
-Decide = Callable[[Known[PartitionState]], Write | None]
+Decide = Callable[[StoreEntry[PartitionState]], Write | None]
 
 
 class ClusterOperations:
     """Of a node in a cluster."""
 
-    def __init__(self, view: StoreView, follower: Follower, topics: Topics, settings: BrokerSettings) -> None:
+    def __init__(self, view: StoreView, follower: CatalogFollower, topics: Topics, settings: BrokerSettings) -> None:
         self._view = view
         self._follower = follower
         self._topics = topics
         self._settings = settings
 
-    def _min_in_sync(self, topic_id: UUID, partition: Known[PartitionState]) -> int:
+    def _min_in_sync(self, topic_id: UUID, partition: StoreEntry[PartitionState]) -> int:
         return min_in_sync(self._settings, self._topics.by_id(topic_id), partition.state)
 
     async def reassign(self, topic_id: UUID, index: int, replicas: Sequence[int]) -> None:
-        def decide(partition: Known[PartitionState]) -> Write | None:
+        def decide(partition: StoreEntry[PartitionState]) -> Write | None:
             return reassignment.begin(partition, replicas, self._view.living, self._min_in_sync(topic_id, partition))
 
         await self._change(topic_id, index, decide)
 
     async def cancel_reassignment(self, topic_id: UUID, index: int) -> None:
-        def decide(partition: Known[PartitionState]) -> Write | None:
+        def decide(partition: StoreEntry[PartitionState]) -> Write | None:
             return reassignment.cancel(partition, self._min_in_sync(topic_id, partition))
 
         await self._change(topic_id, index, decide)
@@ -88,7 +88,7 @@ class ClusterOperations:
     async def elect_preferred(self, topic_id: UUID, index: int) -> None:
         await self._change(topic_id, index, self._prefer)
 
-    def _prefer(self, partition: Known[PartitionState]) -> Write | None:
+    def _prefer(self, partition: StoreEntry[PartitionState]) -> Write | None:
         """Whoever is asked writes it, and the leader hears of it: as in a takeover, it is safe because the new leader
         is in the in-sync set at the revision that is compared. That it has caught up as well is a matter of speed."""
         state, nodes = partition.state, self._view.living
@@ -101,7 +101,7 @@ class ClusterOperations:
         log_epoch = history(replica).last_epoch if replica.here else NO_EPOCH
         await self._change(topic_id, index, lambda partition: self._choose(partition, log_epoch))
 
-    def _choose(self, partition: Known[PartitionState], log_epoch: int) -> Write | None:
+    def _choose(self, partition: StoreEntry[PartitionState], log_epoch: int) -> Write | None:
         state, living, own = partition.state, self._view.living, self._view.node_id
         if elections.store_went_back(state, log_epoch):
             return elections.elect_unclean(partition, own, living, self._view.disks.get(own), log_epoch)

@@ -26,8 +26,8 @@ from waystation.cluster.decisions.state import (
     read_node,
     read_partition,
 )
-from waystation.cluster.decisions.writes import Known
-from waystation.cluster.view import KnownNode, Placed, placed
+from waystation.cluster.decisions.writes import StoreEntry
+from waystation.cluster.view import KnownNode, PartitionReplicas, placed
 
 OnChanged = Callable[[Sequence[str]], None]
 PartitionId = tuple[UUID, int]
@@ -40,9 +40,9 @@ class StoreView:
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
-        self._nodes: dict[int, Known[NodeState]] = {}
-        self._disks: dict[int, Known[DiskState]] = {}
-        self._partitions: dict[PartitionId, Known[PartitionState]] = {}
+        self._nodes: dict[int, StoreEntry[NodeState]] = {}
+        self._disks: dict[int, StoreEntry[DiskState]] = {}
+        self._partitions: dict[PartitionId, StoreEntry[PartitionState]] = {}
         self._living: tuple[KnownNode, ...] = ()
         self._by_id: dict[int, KnownNode] = {}
         self._subscribers: list[OnChanged] = []
@@ -63,7 +63,7 @@ class StoreView:
     def known(self) -> Sequence[int]:
         return sorted(self._nodes.keys() | self._disks.keys())
 
-    def placed(self, topic_id: UUID, index: int) -> Placed | None:
+    def placed(self, topic_id: UUID, index: int) -> PartitionReplicas | None:
         known = self._partitions.get((topic_id, index))
         return None if known is None else placed(known.state, self._by_id.__contains__)
 
@@ -73,12 +73,12 @@ class StoreView:
     # -- as the store has it, for those who decide --------------------------------------------------------------------
 
     @property
-    def living(self) -> Mapping[int, Known[NodeState]]:
+    def living(self) -> Mapping[int, StoreEntry[NodeState]]:
         """The entries of nodes, by their ids."""
         return self._nodes
 
     @property
-    def disks(self) -> Mapping[int, Known[DiskState]]:
+    def disks(self) -> Mapping[int, StoreEntry[DiskState]]:
         """By the ids of nodes, those that do not live too."""
         return self._disks
 
@@ -90,10 +90,10 @@ class StoreView:
         known = self._nodes.get(node_id)
         return ABSENT if known is None else known.revision
 
-    def partition(self, topic_id: UUID, index: int) -> Known[PartitionState] | None:
+    def partition(self, topic_id: UUID, index: int) -> StoreEntry[PartitionState] | None:
         return self._partitions.get((topic_id, index))
 
-    def partitions(self) -> list[tuple[PartitionId, Known[PartitionState]]]:
+    def partitions(self) -> list[tuple[PartitionId, StoreEntry[PartitionState]]]:
         """All of them, as they are now."""
         return list(self._partitions.items())
 
@@ -132,17 +132,17 @@ class StoreView:
             if value is None:
                 self._nodes.pop(node_of(key), None)
             else:
-                self._nodes[node_of(key)] = Known(key, read_node(value), revision)
+                self._nodes[node_of(key)] = StoreEntry(key, read_node(value), revision)
         elif value is None:
             self._disks.pop(node_of(key), None)
         else:
-            self._disks[node_of(key)] = Known(key, read_disk(value), revision)
+            self._disks[node_of(key)] = StoreEntry(key, read_disk(value), revision)
 
     def _take_partition(self, key: str, value: bytes | None, revision: int) -> None:
         if value is None:
             self._partitions.pop(partition_of(key), None)
         else:
-            self._partitions[partition_of(key)] = Known(key, read_partition(value), revision)
+            self._partitions[partition_of(key)] = StoreEntry(key, read_partition(value), revision)
 
     def _renew(self) -> None:
         self._living = tuple(

@@ -31,7 +31,7 @@ class KnownNode(msgspec.Struct, frozen=True):
     draining: bool = False  # it hands its leaderships over, and gets no new ones and no new replicas
 
 
-class Placed(msgspec.Struct, frozen=True):
+class PartitionReplicas(msgspec.Struct, frozen=True):
     """Where a partition is."""
 
     leader: int  # NOBODY: there is none now
@@ -63,18 +63,18 @@ class ClusterView(Protocol):
     def known(self) -> Sequence[int]:
         """Ids of all nodes of the cluster, those that do not live too, in order."""
 
-    def placed(self, topic_id: UUID, index: int) -> Placed | None:
+    def placed(self, topic_id: UUID, index: int) -> PartitionReplicas | None:
         """None: there is no such partition, or its entry was not told yet."""
 
     def controller(self) -> int:
         """Whom clients may take for one, since they ask for it: the lowest living id. Every node answers alike."""
 
 
-def placed(state: PartitionState, living: Callable[[int], bool]) -> Placed:
+def placed(state: PartitionState, living: Callable[[int], bool]) -> PartitionReplicas:
     """What the store says of a partition, with those of its replicas that do not live."""
     members = (*state.replicas, *(one for one in state.adding if one not in state.replicas))
     offline = tuple(one for one in members if not living(one))
-    return Placed(state.leader, state.epoch, members, state.in_sync, offline, state.adding, state.removing)
+    return PartitionReplicas(state.leader, state.epoch, members, state.in_sync, offline, state.adding, state.removing)
 
 
 def whereabouts(view: ClusterView, topic_id: UUID, index: int) -> str:

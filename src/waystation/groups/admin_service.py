@@ -8,7 +8,7 @@ from waystation.errors import WaystationError
 from waystation.groups.machines.calls import DeleteResult, GroupListing, GroupSummary, GroupView, MemberView
 from waystation.groups.machines.classic import ClassicGroup
 from waystation.groups.machines.classic_member import CONSUMER
-from waystation.groups.machines.classic_states import State
+from waystation.groups.machines.classic_states import ClassicState
 from waystation.groups.machines.errors import NonEmptyGroup, UnknownGroup
 from waystation.groups.shard import Group
 from waystation.groups.shards import GroupShards
@@ -53,7 +53,7 @@ class AdminService:
             what = f"group {group_id!r} is not a classic group" if group else f"there is no group {group_id!r}"
             return GroupView(group_id=group_id, error=UnknownGroup(what))
         # Before the group is stable, protocol and metadata are those of a generation that may never be.
-        stable = group.state is State.STABLE
+        stable = group.state is ClassicState.STABLE
         return GroupView(
             group_id=group_id,
             error=None,

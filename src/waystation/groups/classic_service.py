@@ -23,7 +23,7 @@ from waystation.groups.machines.calls import (
 )
 from waystation.groups.machines.classic import ClassicGroup
 from waystation.groups.machines.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
-from waystation.groups.machines.classic_states import State
+from waystation.groups.machines.classic_states import ClassicState
 from waystation.groups.machines.consumer import ConsumerGroup
 from waystation.groups.machines.errors import (
     CoordinatorUnavailable,
@@ -222,7 +222,7 @@ class ClassicService:
         return answer
 
     def _carry_out(self, group: ClassicGroup, decisions: Sequence[Decision], why: str) -> None:
-        saved = group.state is State.STABLE  # what a stable group tells was saved, now or by an earlier request
+        saved = group.state is ClassicState.STABLE  # what a stable group tells was saved, now or by an earlier request
         self._shards.history.note(group.group_id, group.state.value, len(group.roster), why)
         for decision in decisions:
             if isinstance(decision, Save):

@@ -35,11 +35,11 @@ import msgspec
 
 from waystation.errors import Corrupt
 from waystation.groups.machines.classic import ClassicGroup
-from waystation.groups.machines.classic_member import Member
+from waystation.groups.machines.classic_member import ClassicMember
 from waystation.groups.machines.consumer import ConsumerGroup
 from waystation.groups.machines.consumer_member import ClassicSide, ConsumerMember
 from waystation.groups.machines.offsets import Committed
-from waystation.groups.machines.reconcile import Holding, Partitions, Phase
+from waystation.groups.machines.reconcile import Holding, Partitions, ReconcilePhase
 
 OFFSET_KEY = 1
 CLASSIC_KEY = 2
@@ -173,14 +173,14 @@ def read_classic(value: bytes, group: ClassicGroup) -> None:
     group.emptied_at_ms = None if members or at_ms < 0 else at_ms
 
 
-def _read_member(read: _Reader, version: int, protocol_name: str | None) -> Member:
+def _read_member(read: _Reader, version: int, protocol_name: str | None) -> ClassicMember:
     member_id = read.string() or ""
     instance_id = read.string() if version >= 3 else None
     client_id, client_host = read.string() or "", read.string() or ""
     rebalance_timeout_ms = read.number("i") if version >= 1 else -1
     session_timeout_ms = read.number("i")
     subscription, assignment = read.blob(), read.blob()
-    return Member(
+    return ClassicMember(
         member_id,
         instance_id,
         client_id,
@@ -295,7 +295,7 @@ def read_consumer_member(value: bytes, member_id: str) -> ConsumerMember:
         body.pattern,
         body.assignor,
         body.previous_epoch,
-        Holding(body.epoch, Phase(body.phase), _unflat(body.assigned), _unflat(body.revoking)),
+        Holding(body.epoch, ReconcilePhase(body.phase), _unflat(body.assigned), _unflat(body.revoking)),
         _unflat(body.target),
         None if body.classic is None else ClassicSide(body.classic[0], tuple(body.classic[1])),
     )

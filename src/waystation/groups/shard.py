@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from waystation.errors import StorageFailed
 from waystation.groups import records
 from waystation.groups.machines.classic import ClassicGroup
-from waystation.groups.machines.classic_states import State
+from waystation.groups.machines.classic_states import ClassicState
 from waystation.groups.machines.consumer import ConsumerGroup
 from waystation.groups.machines.errors import CoordinatorUnavailable, NotCoordinator
 from waystation.groups.machines.offsets import OffsetStore
@@ -239,7 +239,7 @@ class GroupShard:
         """Whether nothing would be lost with the group."""
         if not group.is_empty or self.offsets.has_any(group.group_id):
             return False
-        return not (isinstance(group, ClassicGroup) and (group.state is not State.EMPTY or group.roster.pending))
+        return not (isinstance(group, ClassicGroup) and (group.state is not ClassicState.EMPTY or group.roster.pending))
 
 
 def _ids(group: Group) -> list[str]:

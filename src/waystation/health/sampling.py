@@ -23,7 +23,7 @@ import msgspec
 from waystation.health.census import Census, Counts, busy_queue, busy_topic
 from waystation.observe.events import event_logger
 from waystation.observe.histogram import Mean
-from waystation.observe.history import INTERVAL_MS, History
+from waystation.observe.history import INTERVAL_MS, SeriesHistory
 from waystation.observe.rates import Grown, ProtocolRates, per_second
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Sampling:
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self.census = Census(broker)
-        self.history = History()
+        self.history = SeriesHistory()
         self.fsync_ms = self.loop_delay_ms = self.cpu_share = 0.0
         self.fsyncs_ms: deque[float] = deque(maxlen=SEVERAL)
         self.loop_delays_ms: deque[float] = deque(maxlen=SEVERAL)

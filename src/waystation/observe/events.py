@@ -24,7 +24,7 @@ Plain = str | int | float | bool | None
 _formatter = Formatter()
 
 
-class Event:
+class LogEvent:
     """The message of a record, spelled out when somebody wants to read it."""
 
     __slots__ = ("_text", "fields", "name")
@@ -78,7 +78,7 @@ class EventLogger:
 
     def _write(self, level: int, event: str, text: str, fields: dict[str, object], cause: BaseException | None) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, Event(event, text, fields), exc_info=cause, stacklevel=3)
+            self._logger.log(level, LogEvent(event, text, fields), exc_info=cause, stacklevel=3)
 
 
 def event_logger(name: str) -> EventLogger:

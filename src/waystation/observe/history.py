@@ -23,7 +23,7 @@ INTERVAL_MS = 5_000
 POINTS = 720
 
 
-class History:
+class SeriesHistory:
     """720 points of 12 series take 75 KB."""
 
     def __init__(self, series: Sequence[str] = SERIES, points: int = POINTS) -> None:

@@ -29,7 +29,7 @@ class Spans(Protocol):
         """Sends what is left. Blocks: for a thread."""
 
 
-class Written(Protocol):
+class DurableLog(Protocol):
     """A log, as far as it matters whether it is durable."""
 
     @property

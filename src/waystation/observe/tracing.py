@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from waystation.message import Delivered, Message, Run
 from waystation.observe.events import event_logger
-from waystation.observe.spans import Attributes, Span, Spans, Traced, TracedPlace, Written, about, describe
+from waystation.observe.spans import Attributes, DurableLog, Span, Spans, Traced, TracedPlace, about, describe
 from waystation.observe.traceparent import HEADER, parent_of
 from waystation.world.clock import Clock
 
@@ -53,7 +53,7 @@ class _Arrival(NamedTuple):
 
 
 class _Sync(NamedTuple):
-    log: Written
+    log: DurableLog
     offset: int
     began_ns: int
     spans: Sequence[Span]
@@ -110,7 +110,9 @@ class Tracing:
 
     # -- messages in ------------------------------------------------------------------------------------------------
 
-    def put(self, queue: str, messages: Sequence[Message], first: int, log: Written, offset: int, *, own: bool) -> None:
+    def put(
+        self, queue: str, messages: Sequence[Message], first: int, log: DurableLog, offset: int, *, own: bool
+    ) -> None:
         """Messages were written to a queue. `own`: by the broker itself, from another one."""
         found = [
             Traced(parent, message.id, len(message.payload), -1 if first < 0 else first + i)
@@ -120,7 +122,7 @@ class Tracing:
         if found:
             self._published("queue", queue, found, log, offset, own=own)
 
-    def published(self, topic: str, partition: int, found: Sequence[Traced], log: Written, offset: int) -> None:
+    def published(self, topic: str, partition: int, found: Sequence[Traced], log: DurableLog, offset: int) -> None:
         """Messages were appended to a partition."""
         self._published("topic", topic, found, log, offset, partition=partition)
 
@@ -129,7 +131,7 @@ class Tracing:
         kind: str,
         name: str,
         found: Sequence[Traced],
-        log: Written,
+        log: DurableLog,
         offset: int,
         *,
         own: bool = False,
@@ -217,7 +219,7 @@ class Tracing:
         owner: object,
         outcome: str,
         runs: Iterable[Run],
-        log: Written | None,
+        log: DurableLog | None,
         offset: int,
         *,
         consumer: str | None = None,
@@ -291,7 +293,7 @@ class Tracing:
 
     # -- durable ----------------------------------------------------------------------------------------------------
 
-    def _when_durable(self, log: Written, offset: int, began_ns: int, spans: Sequence[Span]) -> None:
+    def _when_durable(self, log: DurableLog, offset: int, began_ns: int, spans: Sequence[Span]) -> None:
         """Ends spans when the log is durable so far. Looks on, and asks nobody to sync."""
         if not spans:
             return

@@ -58,7 +58,7 @@ FIRST_ANSWER_BYTES = 1024 * 1024
 """Of messages in one answer to a client that has read nothing large yet: what Kafka's consumers ask of a partition."""
 
 
-class Owner(Protocol):
+class BudgetOwner(Protocol):
     """A connection, as a budget sees it."""
 
     def on_room(self) -> None:
@@ -95,15 +95,15 @@ class Budget:
         self._long_work = long_work
         self._now_s = clock.monotonic
         self._what = what
-        self._since_s: dict[Share, float] = {}  # who holds something, the oldest first
-        self._lines: tuple[deque[Share], deque[Share]] = (deque(), deque())  # small ones, large ones
+        self._since_s: dict[BudgetShare, float] = {}  # who holds something, the oldest first
+        self._lines: tuple[deque[BudgetShare], deque[BudgetShare]] = (deque(), deque())  # small ones, large ones
         self._used = [0, 0]  # by small ones, by large ones
         self._timer: asyncio.TimerHandle | None = None
         self._spared_s = -CHECK_S
 
-    def share(self, owner: Owner, moved: Callable[[], int]) -> Share:
+    def share(self, owner: BudgetOwner, moved: Callable[[], int]) -> BudgetShare:
         """A connection's part of it; empty so far. `moved`: a number that changes when bytes move."""
-        return Share(self, owner, moved)
+        return BudgetShare(self, owner, moved)
 
     @property
     def used(self) -> int:
@@ -123,7 +123,7 @@ class Budget:
             return main
         return reserve - small_used if self._lines[1] else total - small_used - large_used
 
-    def fits(self, share: Share, size: int) -> bool:
+    def fits(self, share: BudgetShare, size: int) -> bool:
         large = size > SMALL_BYTES
         more = size - share.size
         if more <= self.left(large=large):
@@ -132,7 +132,7 @@ class Budget:
         alone = self._used[1] <= share.size and self._used[0] <= reserve
         return alone and size > self._total() - reserve
 
-    def set(self, share: Share, size: int) -> None:
+    def set(self, share: BudgetShare, size: int) -> None:
         """A share is this large from now on."""
         self._used[share.size > SMALL_BYTES] -= share.size
         self._used[size > SMALL_BYTES] += size
@@ -146,12 +146,12 @@ class Budget:
         elif self.used > self._total():
             self._watch()
 
-    def renew(self, share: Share) -> None:
+    def renew(self, share: BudgetShare) -> None:
         """What it holds is for something new."""
         if self._since_s.pop(share, None) is not None:
             self._since_s[share] = self._now_s()
 
-    def take(self, share: Share, size: int, then: Callable[[], None] | None) -> bool:
+    def take(self, share: BudgetShare, size: int, then: Callable[[], None] | None) -> bool:
         """At once if it can be, and nobody is before it; else it waits."""
         line = self._lines[size > SMALL_BYTES]
         if not line and self.fits(share, size):
@@ -168,7 +168,7 @@ class Budget:
                     other.owner.spare()
         return False
 
-    def leave(self, share: Share) -> None:
+    def leave(self, share: BudgetShare) -> None:
         """It waits no more."""
         if share.wanted:
             self._lines[share.wanted > SMALL_BYTES].remove(share)
@@ -209,12 +209,12 @@ class Budget:
             self._watch()
 
 
-class Share:
+class BudgetShare:
     """One connection's part of a budget."""
 
     __slots__ = ("_budget", "_moved", "_seen", "_seen_s", "owner", "size", "then", "trusted", "wanted")
 
-    def __init__(self, budget: Budget, owner: Owner, moved: Callable[[], int]) -> None:
+    def __init__(self, budget: Budget, owner: BudgetOwner, moved: Callable[[], int]) -> None:
         self._budget = budget
         self._moved = moved
         self._seen = -1

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from waystation.broker.access.types import Names, regex_behind
+from waystation.broker.access.types import NamespaceNames, regex_behind
 from waystation.errors import WaystationError
 from waystation.message import Delivered, Message
 from waystation.protocol import Answer, Ceased, Deliver, Failure, Outgoing, RoutingInfo
@@ -98,7 +98,7 @@ _STORED = re.compile(r".+-\d+@\d+")
 class SpokenNames:
     """One namespace's."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: NamespaceNames) -> None:
         self._names = names
         self._prefixes = (names.prefix, names.topic_prefix)
         self._in: Mapping[str, Callable[[Any], Any]] = {

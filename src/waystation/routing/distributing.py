@@ -40,7 +40,7 @@ class Queues(Protocol):
     ) -> Iterator[tuple[Sequence[str], Receipt]]: ...
 
 
-class Published(Protocol):
+class PublishOutcome(Protocol):
     @property
     def places(self) -> list[tuple[str, int, int]]: ...
 
@@ -53,10 +53,10 @@ class Messages(Protocol):
 
     async def ensure(self, topic: str) -> object: ...
 
-    def publish(self, topic: str, messages: Sequence[Message]) -> Published: ...
+    def publish(self, topic: str, messages: Sequence[Message]) -> PublishOutcome: ...
 
 
-class Kept(Protocol):
+class AwaitDurable(Protocol):
     def __call__(self, *receipts: Receipt | None) -> Awaitable[None]: ...
 
 
@@ -88,7 +88,7 @@ class _Line:
 class Distributing:
     """One per broker."""
 
-    def __init__(self, resolver: Resolver, queues: Queues, messages: Messages, kept: Kept) -> None:
+    def __init__(self, resolver: Resolver, queues: Queues, messages: Messages, kept: AwaitDurable) -> None:
         self._resolver = resolver
         self._queues = queues
         self._messages = messages

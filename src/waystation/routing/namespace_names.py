@@ -55,7 +55,7 @@ def topic_of_full_name(full: str) -> str:
     return topic_prefix_of(namespace) + name
 
 
-class Names:
+class NamespaceNames:
     """One namespace's names, as those inside of it say them and as the broker knows them. AMQP: a virtual host's."""
 
     __slots__ = ("prefix", "topic_prefix", "vhost")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from waystation.catalog import ABSENT, Update, rows
-from waystation.catalog.changes import Changes
+from waystation.catalog.changes import ChangeQueue
 from waystation.errors import (
     Conflict,
     DeletionDisabled,
@@ -34,7 +34,7 @@ from waystation.errors import (
 from waystation.observe.events import event_logger
 from waystation.routing.namespace_names import (
     DEFAULT,
-    Names,
+    NamespaceNames,
     check_namespace_name,
     prefix_of,
     split_full_name,
@@ -89,7 +89,7 @@ class Namespaces:
         self._revisions: dict[str, int] = {}
         self.version = 0
         """Another one: a name may be of another namespace than before."""
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self._on_delete: list[OnDelete] = []
 
     def load(self) -> None:
@@ -141,7 +141,7 @@ class Namespaces:
         name = split_full_name(full_name)[0]
         return name if name in self._known else DEFAULT
 
-    def holds(self, names: Names, name: str) -> bool:
+    def holds(self, names: NamespaceNames, name: str) -> bool:
         """Whether a queue or exchange of this name is in the namespace of `names`: `/` has no prefix that keeps what
         is in others apart."""
         return "/" not in name or self.of(names.full(name)) == names.vhost

@@ -25,7 +25,7 @@ COST_OF_ONE = 32
 _NOTHING = Message(b"")
 
 
-class Route(msgspec.Struct, frozen=True, gc=False):
+class ResolvedRoute(msgspec.Struct, frozen=True, gc=False):
     """Where messages with a routing key go. If `reads_messages`, ask `route_all` with each message instead."""
 
     queues: tuple[str, ...]
@@ -33,10 +33,10 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     reads_messages: bool = False
 
 
-_READS_MESSAGES = Route((), (), True)
-_NOWHERE = Route((), ())
+_READS_MESSAGES = ResolvedRoute((), (), True)
+_NOWHERE = ResolvedRoute((), ())
 
-_Answers = dict[tuple[str, str], Route]
+_Answers = dict[tuple[str, str], ResolvedRoute]
 
 
 class Resolver:
@@ -48,12 +48,12 @@ class Resolver:
         self._old: _Answers = {}
         self._young_cost = 0
 
-    def resolve(self, exchange: str, routing_key: str) -> Route:
+    def resolve(self, exchange: str, routing_key: str) -> ResolvedRoute:
         """Raises NotFound for an exchange that there is not, NotAllowed for an internal one."""
         route = self._young.get((exchange, routing_key))
         return self._resolve(exchange, routing_key) if route is None else route
 
-    def _resolve(self, exchange: str, routing_key: str) -> Route:
+    def _resolve(self, exchange: str, routing_key: str) -> ResolvedRoute:
         if not exchange:
             return self._by_name(routing_key)
         route = self._old.pop((exchange, routing_key), None)
@@ -64,20 +64,20 @@ class Resolver:
         if walk.reads_messages:
             route = _READS_MESSAGES
         else:
-            route = Route(tuple(walk.queues), tuple(walk.topics))
+            route = ResolvedRoute(tuple(walk.queues), tuple(walk.topics))
         if not walk.reads_names:
             self._remember(exchange, routing_key, route)
         return route
 
-    def _by_name(self, key: str) -> Route:
+    def _by_name(self, key: str) -> ResolvedRoute:
         """Through the default exchange: a look at the names is as fast as one at what is remembered."""
         queue, topic = self._table.default.find(key)
         if queue is not None:
-            return Route((queue,), ())
+            return ResolvedRoute((queue,), ())
         check_key(key)
-        return _NOWHERE if topic is None else Route((), (topic,))
+        return _NOWHERE if topic is None else ResolvedRoute((), (topic,))
 
-    def _remember(self, exchange: str, routing_key: str, route: Route) -> None:
+    def _remember(self, exchange: str, routing_key: str, route: ResolvedRoute) -> None:
         self._young[exchange, routing_key] = route
         self._young_cost += COST_OF_ONE + len(route.queues) + len(route.topics)
         if self._young_cost * 2 > MAX_REMEMBERED:

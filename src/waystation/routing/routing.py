@@ -20,14 +20,14 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from typing import Any, TypeVar
 
 from waystation.catalog import ABSENT, BindingRow, Catalog, ExchangeRow, Update, rows
-from waystation.catalog.changes import Changes
-from waystation.catalog.follower import Follower
+from waystation.catalog.changes import ChangeQueue
+from waystation.catalog.follower import CatalogFollower
 from waystation.cluster.store import MOST_CHANGES
 from waystation.errors import Conflict, Full, NotAllowed, NotFound, NotLeader, RevisionConflict, WaystationError
 from waystation.message import Message
 from waystation.observe.events import event_logger
 from waystation.protocol import PublishAnswer, RoutingInfo
-from waystation.routing.distributing import Distributing, Kept, Messages, Queues, Routed
+from waystation.routing.distributing import AwaitDurable, Distributing, Messages, Queues, Routed
 from waystation.routing.exchanges.binding import (
     EXCHANGE,
     QUEUE,
@@ -41,7 +41,7 @@ from waystation.routing.exchanges.binding import (
 from waystation.routing.exchanges.exchange import Exchange, ExchangeSettings
 from waystation.routing.filtering.subject import Subject
 from waystation.routing.namespace_names import local_name, topic_of_full_name
-from waystation.routing.resolving import Resolver, Route
+from waystation.routing.resolving import ResolvedRoute, Resolver
 from waystation.routing.table import (
     PREDECLARED,
     RESERVED_PREFIX,
@@ -72,11 +72,11 @@ class Routing:
     def __init__(
         self,
         catalog: Catalog,
-        follower: Follower,
+        follower: CatalogFollower,
         queues: Queues,
         messages: Messages,
         topics: Container[str],
-        kept: Kept,
+        kept: AwaitDurable,
     ) -> None:
         self._catalog = catalog
         self._follower = follower
@@ -94,7 +94,7 @@ class Routing:
         self._resolver = Resolver(self._table)
         self._distributing = Distributing(self._resolver, queues, messages, kept)
         self._revisions: dict[str, int] = {}  # of the exchanges that are in the catalog
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self._departed: list[tuple[Binding, Receipt | None]] = []
         self._orphans: dict[str, None] = {}  # keys of bindings in the catalog from or to exchanges that are gone
 
@@ -486,7 +486,7 @@ class Routing:
         check_key(routing_key)
         return self._table.walk(exchange, [Subject(message, routing_key=routing_key)]).targets
 
-    def resolve(self, exchange: str, routing_key: str) -> Route:
+    def resolve(self, exchange: str, routing_key: str) -> ResolvedRoute:
         """Where messages with this key go, remembered. NotFound for an unknown exchange, NotAllowed for an internal
         one. If the answer says that it depends on the message, ask `route_all`."""
         return self._resolver.resolve(exchange, routing_key)

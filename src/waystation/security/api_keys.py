@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import msgspec
 
 from waystation.catalog import ABSENT, Update, rows
-from waystation.catalog.changes import Changes
+from waystation.catalog.changes import ChangeQueue
 from waystation.errors import Conflict, Full, Invalid, NotFound, RevisionConflict
 from waystation.observe.events import event_logger
 from waystation.security import credentials
@@ -31,7 +31,7 @@ from waystation.security.users import KIND as USER
 
 if TYPE_CHECKING:
     from waystation.catalog import Catalog
-    from waystation.catalog.follower import Follower
+    from waystation.catalog.follower import CatalogFollower
     from waystation.security.users import Users
     from waystation.world import World
 
@@ -110,14 +110,14 @@ class ApiKeys:
 
     prefixes: tuple[str, ...] = (rows.definitions_of(KIND),)
 
-    def __init__(self, catalog: Catalog, follower: Follower, users: Users, world: World) -> None:
+    def __init__(self, catalog: Catalog, follower: CatalogFollower, users: Users, world: World) -> None:
         self._catalog = catalog
         self._follower = follower
         self._users = users
         self._world = world
         self._known: dict[str, ApiKey] = {}
         self._revisions: dict[str, int] = {}
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self._on_removed: list[OnRemoved] = []
         users.take_along(self.rows_of)
 

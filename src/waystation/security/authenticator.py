@@ -26,7 +26,7 @@ from waystation.security.api_keys import looks_like_key
 from waystation.security.failures import LoginFailures
 from waystation.security.mapping_rules import parse_rules, user_of
 from waystation.security.principals import Principal, key_credential, token_credential
-from waystation.security.sasl.exchange import MAX_MESSAGE_BYTES, Challenge, Done, Exchange, Failed, Outcome
+from waystation.security.sasl.exchange import MAX_MESSAGE_BYTES, Challenge, Failed, LoggedIn, Outcome, SaslExchange
 
 if TYPE_CHECKING:
     from waystation.config import BrokerSettings
@@ -178,7 +178,7 @@ class Authenticator:
 
     # -- logins -----------------------------------------------------------------------------------------------------
 
-    def begin(self, mechanism: str, peer: LoginPeer) -> Exchange | None:
+    def begin(self, mechanism: str, peer: LoginPeer) -> SaslExchange | None:
         """None: it is not offered here."""
         if mechanism == NODE_MECHANISM and peer.protocol == "native":
             from waystation.security.node_links import NodeExchange
@@ -208,20 +208,20 @@ class Authenticator:
 
         return ScramExchange(mechanism, self._directory, self._world.random.token)
 
-    def _kerberos_login(self, context: GssContext) -> Done | Failed:
+    def _kerberos_login(self, context: GssContext) -> LoggedIn | Failed:
         """Whom a Kerberos ticket stands for. Any thread: nothing here writes."""
         found = "" if self._kerberos is None else self._kerberos.user(context)
-        return Done(self._named(found)) if isinstance(found, str) else Failed(str(found), context.initiator)
+        return LoggedIn(self._named(found)) if isinstance(found, str) else Failed(str(found), context.initiator)
 
-    def _token_login(self, token_id: str) -> Done | None:
+    def _token_login(self, token_id: str) -> LoggedIn | None:
         """Whom a delegation token stands for."""
         token = self._delegation_tokens.valid(token_id)
         if token is None:
             return None
         principal = self._named(token.owner).by(token_credential(token_id))
-        return Done(principal, expires_ms=token.expires_ms)
+        return LoggedIn(principal, expires_ms=token.expires_ms)
 
-    async def step(self, exchange: Exchange, data: bytes, peer: LoginPeer) -> Outcome:
+    async def step(self, exchange: SaslExchange, data: bytes, peer: LoginPeer) -> Outcome:
         """The next step of a login. A failure is returned after its pause."""
         if len(data) > MAX_MESSAGE_BYTES:
             outcome: Outcome = Failed(f"a message of {len(data)} bytes")
@@ -241,10 +241,10 @@ class Authenticator:
         revision = self.revision(name)
         principal = self.principal(name)
         if principal is not None and self._remembered.get(mark) == (name, revision):
-            return _from(Done(principal), peer)
+            return _from(LoggedIn(principal), peer)
         async with self._turn:
             outcome = await self._world.offload(self._directory.check, name, password)
-        if isinstance(outcome, Done):
+        if isinstance(outcome, LoggedIn):
             self._remember(mark, name, revision)
         return await self._settled(outcome, "PLAIN", peer)
 
@@ -256,7 +256,7 @@ class Authenticator:
             outcome: Outcome = await self._world.offload(self._token_outcome, token)
         return await self._settled(outcome, "OAUTHBEARER", peer)
 
-    def _key_outcome(self, text: str) -> Done | Failed:
+    def _key_outcome(self, text: str) -> LoggedIn | Failed:
         """Whom an API key shows. Any thread: nothing here writes."""
         found = self._keys.check(text)
         if isinstance(found, str):
@@ -265,11 +265,11 @@ class Authenticator:
         principal = self.principal(key.owner)
         if principal is None:
             return Failed("the owner of the API key does not exist any more", key.owner)
-        return Done(principal.by(key_credential(key_id), key.role), expires_ms=key.expires_ms)
+        return LoggedIn(principal.by(key_credential(key_id), key.role), expires_ms=key.expires_ms)
 
     async def _settled(self, outcome: Outcome, mechanism: str, peer: LoginPeer) -> Outcome:
         """The outcome, when it is counted and may be told, with the address that its principal is at."""
-        if isinstance(outcome, Done) and not self.holds(outcome.principal.credential):
+        if isinstance(outcome, LoggedIn) and not self.holds(outcome.principal.credential):
             outcome = Failed("it was revoked while the client logged in", outcome.principal.name)
         await self._settle(outcome, mechanism, peer)
         return _from(outcome, peer)
@@ -281,19 +281,19 @@ class Authenticator:
             return self._delegation_tokens.valid(found) is not None
         return kind != "key" or self._keys.find(found) is not None
 
-    def _token_outcome(self, token: str) -> Done | Failed:
+    def _token_outcome(self, token: str) -> LoggedIn | Failed:
         if self._tokens is None:
             return Failed("no identity provider is configured (sasl.oauthbearer.jwks.endpoint.url)")
 
         owner = self._tokens.check(token)
         if isinstance(owner, Failed):
             return owner
-        return Done(self._named(owner.name, owner.groups), expires_ms=owner.expires_ms)
+        return LoggedIn(self._named(owner.name, owner.groups), expires_ms=owner.expires_ms)
 
     async def _settle(self, outcome: Outcome, mechanism: str, peer: LoginPeer) -> None:
         if isinstance(outcome, Challenge):
             return
-        if isinstance(outcome, Done):
+        if isinstance(outcome, LoggedIn):
             self._failures.succeeded(peer.host)
             self._meters.logins.succeeded(peer.protocol)
             by = outcome.principal.credential
@@ -348,7 +348,7 @@ class Authenticator:
         for callback in self._on_login:
             callback(login)
 
-    def session_ms(self, done: Done) -> int:
+    def session_ms(self, done: LoggedIn) -> int:
         """How long a Kafka client may go on before it has to log in again (KIP-368); 0: as long as it likes."""
         limit = self._settings.integer("connections.max.reauth.ms")
         if done.expires_ms is None:
@@ -359,7 +359,7 @@ class Authenticator:
 
 def _from(outcome: Outcome, peer: LoginPeer) -> Outcome:
     """With the address that the principal is at: rules may ask for it."""
-    if not isinstance(outcome, Done):
+    if not isinstance(outcome, LoggedIn):
         return outcome
     return replace(outcome, principal=outcome.principal.at(peer.host, peer.protocol))
 
@@ -371,9 +371,9 @@ class _Directory:
         self,
         users: Users,
         principal: Callable[[str], Principal | None],
-        check_key: Callable[[str], Done | Failed],
+        check_key: Callable[[str], LoggedIn | Failed],
         token_keys: Callable[[str, str], ScramKeys | None],
-        token_login: Callable[[str], Done | None],
+        token_login: Callable[[str], LoggedIn | None],
     ) -> None:
         self._users = users
         self.principal = principal
@@ -390,7 +390,7 @@ class _Directory:
             credentials.matches((decoy,), password)
         return credentials.matches(verifiers, password)
 
-    def check(self, name: str, password: bytes) -> Done | Failed:
+    def check(self, name: str, password: bytes) -> LoggedIn | Failed:
         if password.startswith(credentials.KEY_BEGIN):
             found = self._check_key(password.decode("utf-8", "surrogateescape"))
             if isinstance(found, Failed):
@@ -404,7 +404,7 @@ class _Directory:
         principal = self.principal(name)
         if not right or principal is None:
             return Failed("wrong password, or no such user", name)
-        return Done(principal)
+        return LoggedIn(principal)
 
     def scram_keys(self, name: str, mechanism: str, *, token: bool = False) -> ScramKeys:
         if token:
@@ -414,24 +414,24 @@ class _Directory:
         rounds = self._users.rounds(mechanism)
         return found or credentials.decoy(mechanism, self._users.unknown(name), self._users.secret, rounds)
 
-    def proved(self, name: str, *, token: bool) -> Done | None:
+    def proved(self, name: str, *, token: bool) -> LoggedIn | None:
         if token:
             return self._token_login(name)
         principal = self.principal(name)
-        return None if principal is None else Done(principal)
+        return None if principal is None else LoggedIn(principal)
 
 
 class _TokensToo:
     """RabbitMQ's way to carry a token: as the password, with any name."""
 
-    def __init__(self, directory: _Directory, check_token: Callable[[str], Done | Failed]) -> None:
+    def __init__(self, directory: _Directory, check_token: Callable[[str], LoggedIn | Failed]) -> None:
         self._directory = directory
         self._check_token = check_token
 
-    def check(self, name: str, password: bytes) -> Done | Failed:
+    def check(self, name: str, password: bytes) -> LoggedIn | Failed:
         if password.startswith(b"ey") and password.count(b".") == 2 and password.isascii():
             found = self._check_token(password.decode())
-            if isinstance(found, Done):
+            if isinstance(found, LoggedIn):
                 return found
         return self._directory.check(name, password)
 

@@ -25,7 +25,7 @@ import msgspec
 from msgspec.structs import replace
 
 from waystation.catalog import ABSENT, Update, rows
-from waystation.catalog.changes import Changes
+from waystation.catalog.changes import ChangeQueue
 from waystation.errors import Conflict, Full, NotAllowed, RevisionConflict
 from waystation.observe.events import event_logger
 from waystation.security import credentials
@@ -33,7 +33,7 @@ from waystation.security.users import KIND as USER
 
 if TYPE_CHECKING:
     from waystation.catalog import Catalog
-    from waystation.catalog.follower import Follower
+    from waystation.catalog.follower import CatalogFollower
     from waystation.config import BrokerSettings
     from waystation.security.users import Users
     from waystation.wire.scram import ScramKeys
@@ -96,7 +96,7 @@ class DelegationTokens:
     prefixes: tuple[str, ...] = (rows.definitions_of(KIND),)
 
     def __init__(
-        self, catalog: Catalog, follower: Follower, users: Users, settings: BrokerSettings, world: World
+        self, catalog: Catalog, follower: CatalogFollower, users: Users, settings: BrokerSettings, world: World
     ) -> None:
         self._catalog = catalog
         self._follower = follower
@@ -108,7 +108,7 @@ class DelegationTokens:
         self._by_secret: dict[bytes, str] = {}
         self._verifiers: dict[str, tuple[credentials.Verifier, ...]] = {}
         self._revisions: dict[str, int] = {}
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self._on_removed: list[OnRemoved] = []
         users.take_along(self.rows_of)
 

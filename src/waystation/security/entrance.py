@@ -12,7 +12,7 @@ import msgspec
 from waystation.errors import NotAllowed
 from waystation.security.authenticator import NODE_MECHANISM, Authenticator, LoginPeer
 from waystation.security.principals import Principal
-from waystation.security.sasl.exchange import Exchange
+from waystation.security.sasl.exchange import SaslExchange
 
 CLIENTS = ("User", "Token")
 """Kinds of principals that come in by listeners."""
@@ -75,7 +75,7 @@ class Entrance:
         # AMQPLAIN is how old clients spell PLAIN.
         return tuple(one for one in found if one in wanted or (one == "AMQPLAIN" and "PLAIN" in wanted))
 
-    def begin(self, mechanism: str, peer: LoginPeer) -> Exchange | None:
+    def begin(self, mechanism: str, peer: LoginPeer) -> SaslExchange | None:
         """None: it is not offered here."""
         if mechanism != NODE_MECHANISM and mechanism not in self.mechanisms(peer.protocol):
             return None

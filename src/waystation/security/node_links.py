@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from waystation.catalog import ABSENT
 from waystation.errors import RevisionConflict
 from waystation.security.principals import BROKER
-from waystation.security.sasl.exchange import Challenge, Done, Failed, Outcome
+from waystation.security.sasl.exchange import Challenge, Failed, LoggedIn, Outcome
 from waystation.security.users import SECRET_BYTES, SECRET_KEY
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class NodeExchange:
         if self._steps == 1:
             return Challenge(self._challenge)
         if self._steps == 2 and hmac.compare_digest(data, proof_of(self._secret, self._challenge)):
-            return Done(BROKER)
+            return LoggedIn(BROKER)
         return Failed("it does not know the secret of this cluster", "node")
 
 

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from waystation.catalog import Update, rows
-from waystation.catalog.changes import Changes
+from waystation.catalog.changes import ChangeQueue
 from waystation.errors import Full, NotAllowed
 from waystation.observe.events import event_logger
 from waystation.routing.namespace_names import DEFAULT
@@ -28,7 +28,7 @@ from waystation.security.tags import rules_of_tags
 
 if TYPE_CHECKING:
     from waystation.catalog import Catalog
-    from waystation.catalog.follower import Follower
+    from waystation.catalog.follower import CatalogFollower
     from waystation.security.users import Users
 
 __all__ = ["Operation", "Permissions", "Resource", "refusal"]
@@ -93,7 +93,7 @@ class Permissions:
     def __init__(
         self,
         catalog: Catalog,
-        follower: Follower,
+        follower: CatalogFollower,
         users: Users,
         *,
         superusers: Iterable[str],
@@ -110,7 +110,7 @@ class Permissions:
         self._book: RuleBook | None = None
         self._judges: dict[Principal, Judge | None] = {}  # None: it may do everything
         self._open = True
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self.version = 0
         """Another one: what somebody remembers of earlier answers may be wrong by now."""
         self._on_change: list[Callable[[], None]] = []

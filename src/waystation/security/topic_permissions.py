@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from waystation.catalog import Update, rows
-from waystation.catalog.changes import Changes
+from waystation.catalog.changes import ChangeQueue
 from waystation.errors import Full, Invalid
 from waystation.observe.events import event_logger
 from waystation.routing.matching.regex import Regex
@@ -22,7 +22,7 @@ from waystation.security.rules import searching
 
 if TYPE_CHECKING:
     from waystation.catalog import Catalog
-    from waystation.catalog.follower import Follower
+    from waystation.catalog.follower import CatalogFollower
 
 logger = event_logger("waystation.permissions")
 
@@ -49,12 +49,12 @@ class TopicPermissions:
 
     prefixes: tuple[str, ...] = (rows.definitions_of(KIND),)
 
-    def __init__(self, catalog: Catalog, follower: Follower) -> None:
+    def __init__(self, catalog: Catalog, follower: CatalogFollower) -> None:
         self._catalog = catalog
         self._follower = follower
         self._known: dict[str, TopicPermission] = {}  # by key of the catalog
         self._compiled: dict[tuple[str, str, str], tuple[Regex, Regex]] = {}
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self._on_change: list[Callable[[], None]] = []
 
     def load(self) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.catalog import ABSENT, Update, rows
-from waystation.catalog.changes import Changes
+from waystation.catalog.changes import ChangeQueue
 from waystation.errors import AlreadyExists, Conflict, Full, Invalid, NotFound, RevisionConflict
 from waystation.observe.events import event_logger
 from waystation.security import credentials
@@ -26,7 +26,7 @@ from waystation.security.credentials import Verifier
 
 if TYPE_CHECKING:
     from waystation.catalog import Catalog
-    from waystation.catalog.follower import Follower
+    from waystation.catalog.follower import CatalogFollower
     from waystation.world import World
 
 logger = event_logger("waystation.users")
@@ -68,14 +68,14 @@ class Users:
 
     prefixes: tuple[str, ...] = (rows.definitions_of(KIND), SECRET_KEY)
 
-    def __init__(self, catalog: Catalog, follower: Follower, world: World) -> None:
+    def __init__(self, catalog: Catalog, follower: CatalogFollower, world: World) -> None:
         self._catalog = catalog
         self._follower = follower
         self._world = world
         self._known: dict[str, User] = {}
         self._verifiers: dict[str, tuple[User, tuple[Verifier, ...]]] = {}
         self._revisions: dict[str, int] = {}
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self._on_change: list[OnChange] = []
         self._along: list[RowsOf] = []
         self.leaving: set[str] = set()

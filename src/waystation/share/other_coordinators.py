@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from waystation.cluster.links.link import Links
-from waystation.cluster.links.peer import Refused, ShareAsk, ShareTold
+from waystation.cluster.links.peer import PeerRefusal, ShareAsk, ShareTold
 from waystation.cluster.links.peer_errors import error_of
 from waystation.cluster.view import ClusterView
 from waystation.errors import NotLeader, Unavailable, WaystationError
@@ -39,9 +39,8 @@ from waystation.share.peer_calls import (
     Acquire,
     Acquired,
     AllSettled,
-    Names,
     NewOffsets,
-    Nothing,
+    NoFields,
     Offered,
     OffsetList,
     OwnSettings,
@@ -51,6 +50,7 @@ from waystation.share.peer_calls import (
     Settle,
     SettledFor,
     Settling,
+    TopicNames,
     WantedOffsets,
     decode,
     encode,
@@ -130,7 +130,7 @@ class ShareCoordinators:
         if self._links is None:
             raise NotCoordinator(f"this broker is alone, and does not coordinate {group_id!r}")
         told = await self._links.to(node_id).ask(ShareAsk(group_id, verb, encode(call)), ANSWER_S)
-        if isinstance(told, Refused):
+        if isinstance(told, PeerRefusal):
             raise error_of(told)
         if not isinstance(told, ShareTold):
             raise Unavailable(f"node {node_id} gave another answer than one about share groups")
@@ -166,7 +166,7 @@ class OtherShareGroup:
 
     async def release(self, member: str, keys: Sequence[TopicPartition]) -> None:
         if keys:
-            await self._ask("release", Release(member, tuple(keys)), Nothing)
+            await self._ask("release", Release(member, tuple(keys)), NoFields)
 
     async def acquire(
         self,
@@ -234,10 +234,10 @@ class OtherShareGroup:
     # -- administration ---------------------------------------------------------------------------------------------
 
     async def describe(self) -> ShareGroupView:
-        return await self._ask("describe", Nothing(), ShareGroupView)
+        return await self._ask("describe", NoFields(), ShareGroupView)
 
     async def delete(self) -> None:
-        await self._ask("delete", Nothing(), Nothing)
+        await self._ask("delete", NoFields(), NoFields)
 
     async def offsets(self, wanted: Sequence[tuple[str, Sequence[int]]] | None) -> list[ShareOffset]:
         asked = None if wanted is None else tuple((topic, tuple(indexes)) for topic, indexes in wanted)
@@ -247,13 +247,13 @@ class OtherShareGroup:
         return list((await self._ask("alter_offsets", NewOffsets(tuple(offsets)), ResultList)).results)
 
     async def delete_offsets(self, topics: Sequence[str]) -> list[OffsetResult]:
-        return list((await self._ask("delete_offsets", Names(tuple(topics)), ResultList)).results)
+        return list((await self._ask("delete_offsets", TopicNames(tuple(topics)), ResultList)).results)
 
     async def settings(self) -> dict[str, str]:
-        return (await self._ask("settings", Nothing(), OwnSettings)).own
+        return (await self._ask("settings", NoFields(), OwnSettings)).own
 
     async def alter_settings(self, own: dict[str, str]) -> None:
-        await self._ask("alter_settings", OwnSettings(own), Nothing)
+        await self._ask("alter_settings", OwnSettings(own), NoFields)
 
 
 def key_of(partition: Partition) -> tuple[UUID, int]:

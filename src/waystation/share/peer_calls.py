@@ -116,7 +116,7 @@ class NewOffsets(msgspec.Struct, frozen=True, array_like=True):
     offsets: tuple[tuple[str, int, int], ...]
 
 
-class Names(msgspec.Struct, frozen=True, array_like=True):
+class TopicNames(msgspec.Struct, frozen=True, array_like=True):
     names: tuple[str, ...] = ()
 
 
@@ -132,7 +132,7 @@ class ResultList(msgspec.Struct, frozen=True, array_like=True):
     results: tuple[OffsetResult, ...]
 
 
-class Nothing(msgspec.Struct, frozen=True, array_like=True):
+class NoFields(msgspec.Struct, frozen=True, array_like=True):
     pass
 
 
@@ -142,14 +142,14 @@ VERBS: dict[str, tuple[type, type]] = {
     "heartbeat": (ShareBeat, ShareBeatAnswer),
     "acquire": (Acquire, Acquired),
     "settle": (Settle, AllSettled),
-    "release": (Release, Nothing),
-    "describe": (Nothing, ShareGroupView),
-    "delete": (Nothing, Nothing),
+    "release": (Release, NoFields),
+    "describe": (NoFields, ShareGroupView),
+    "delete": (NoFields, NoFields),
     "offsets": (WantedOffsets, OffsetList),
     "alter_offsets": (NewOffsets, ResultList),
-    "delete_offsets": (Names, ResultList),
-    "settings": (Nothing, OwnSettings),
-    "alter_settings": (OwnSettings, Nothing),
+    "delete_offsets": (TopicNames, ResultList),
+    "settings": (NoFields, OwnSettings),
+    "alter_settings": (OwnSettings, NoFields),
 }
 """What is asked, and what is answered."""
 

@@ -25,9 +25,8 @@ from waystation.share.peer_calls import (
     Acquire,
     Acquired,
     AllSettled,
-    Names,
     NewOffsets,
-    Nothing,
+    NoFields,
     Offered,
     OffsetList,
     OwnSettings,
@@ -37,6 +36,7 @@ from waystation.share.peer_calls import (
     SettledFor,
     Settling,
     Taken,
+    TopicNames,
     WantedOffsets,
     decode,
     encode,
@@ -140,21 +140,21 @@ class SharePeerService:
             unknown.append((kind, count_of(missed)))
         return SettledFor(tuple(unknown))
 
-    async def _release(self, group_id: str, call: Release) -> Nothing:
+    async def _release(self, group_id: str, call: Release) -> NoFields:
         self._groups.get(group_id).release(call.member, call.partitions)
-        return Nothing()
+        return NoFields()
 
     # -- administration ---------------------------------------------------------------------------------------------
 
-    async def _describe(self, group_id: str, _: Nothing) -> ShareGroupView:
+    async def _describe(self, group_id: str, _: NoFields) -> ShareGroupView:
         self._groups.journal.check_led(group_id)
         return self._admin.describe([group_id])[0]
 
-    async def _delete(self, group_id: str, _: Nothing) -> Nothing:
+    async def _delete(self, group_id: str, _: NoFields) -> NoFields:
         result = await self._admin.delete(group_id)
         if result.error is not None:
             raise result.error
-        return Nothing()
+        return NoFields()
 
     async def _offsets(self, group_id: str, call: WantedOffsets) -> OffsetList:
         return OffsetList(tuple(self._admin.offsets(group_id, call.topics)))
@@ -162,12 +162,12 @@ class SharePeerService:
     async def _alter_offsets(self, group_id: str, call: NewOffsets) -> ResultList:
         return ResultList(tuple(await self._admin.alter_offsets(group_id, call.offsets)))
 
-    async def _delete_offsets(self, group_id: str, call: Names) -> ResultList:
+    async def _delete_offsets(self, group_id: str, call: TopicNames) -> ResultList:
         return ResultList(tuple(await self._admin.delete_offsets(group_id, call.names)))
 
-    async def _settings(self, group_id: str, _: Nothing) -> OwnSettings:
+    async def _settings(self, group_id: str, _: NoFields) -> OwnSettings:
         return OwnSettings(self._groups.own_settings(group_id))
 
-    async def _alter_settings(self, group_id: str, call: OwnSettings) -> Nothing:
+    async def _alter_settings(self, group_id: str, call: OwnSettings) -> NoFields:
         await self._groups.durability.wait(self._groups.change_settings(group_id, call.own))
-        return Nothing()
+        return NoFields()

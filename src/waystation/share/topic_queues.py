@@ -21,8 +21,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from waystation.catalog import ABSENT, Catalog, Update, rows
-from waystation.catalog.changes import Changes
-from waystation.catalog.follower import Follower
+from waystation.catalog.changes import ChangeQueue
+from waystation.catalog.follower import CatalogFollower
 from waystation.errors import AlreadyExists, Conflict, NotAllowed, NotFound, RevisionConflict
 from waystation.observe.events import event_logger
 from waystation.queues.feed import Deliver
@@ -64,7 +64,7 @@ class Counts(NamedTuple):
     consumers: int
 
 
-class Names(Protocol):
+class OrdinaryQueues(Protocol):
     """The ordinary queues, as far as this module needs them."""
 
     def __contains__(self, name: object) -> bool: ...
@@ -84,10 +84,10 @@ class TopicQueues:
     def __init__(
         self,
         catalog: Catalog,
-        follower: Follower,
+        follower: CatalogFollower,
         topics: Topics,
         shared: SharedGroups,
-        queues: Names,
+        queues: OrdinaryQueues,
         ensure_topic: Callable[[str], Awaitable[Topic]],
         node_id: int,
     ) -> None:
@@ -100,7 +100,7 @@ class TopicQueues:
         self._node_id = node_id
         self._queues: dict[str, TopicQueue] = {}
         self._revisions: dict[str, int] = {}
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self._on_change: list[Callable[[], None]] = []
         self._closed = False
 

@@ -82,7 +82,7 @@ def find_java(environment: MutableMapping[str, str]) -> Java:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class JavaCandidate:
     """A place where Java may be: its version, or None and `says` why not."""
 
     origin: str
@@ -90,11 +90,11 @@ class Known:
     says: str
 
 
-def known_java(environment: Mapping[str, str]) -> Iterator[Known]:
+def known_java(environment: Mapping[str, str]) -> Iterator[JavaCandidate]:
     """The places where `find_java` looks, and what is there. Makes nothing, for whoever only wants to know."""
     for origin, home, missing in _candidates(environment):
         version, reason = (None, "") if home is None else _ask(home / "bin" / "java")
-        yield Known(origin, version, missing if home is None else f"{origin} {reason or f'is Java {version}'}")
+        yield JavaCandidate(origin, version, missing if home is None else f"{origin} {reason or f'is Java {version}'}")
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path | None, str]]:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from waystation.errors import Conflict, Invalid, WaystationError
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.groups.machines.calls import OffsetToCommit, TopicPartition
-from waystation.subscriptions.membership import Membership
+from waystation.subscriptions.membership import GroupMembership
 from waystation.topics.topics import Topics
 
 MAX_WAIT_MS = 300_000
@@ -49,7 +49,7 @@ class GroupMember:
 
     def __init__(self, hub: Hub, group: str, topics: Sequence[str], on_end: Callable[[WaystationError], None]) -> None:
         self.group = group
-        self.member: Membership
+        self.member: GroupMembership
         self._hub = hub
         self._names = tuple(dict.fromkeys(topics))
         self._on_end = on_end

@@ -32,7 +32,7 @@ REBALANCE_TIMEOUT_MS = 60_000
 """How long the group waits for a member to let go; ours do it much sooner (`streams.LET_GO_S`)."""
 
 
-class Owner(Protocol):
+class MembershipOwner(Protocol):
     """Whoever reads the partitions."""
 
     def owned(self) -> frozenset[TopicPartition]: ...
@@ -53,7 +53,7 @@ class Owner(Protocol):
         """It cannot be in the group."""
 
 
-class Membership:
+class GroupMembership:
     """`join`, then it lives by itself until `leave`."""
 
     def __init__(
@@ -62,8 +62,8 @@ class Membership:
         group_id: str,
         member_id: str,
         client_id: str,
-        owner: Owner,
-        moved: Callable[[Membership], None],
+        owner: MembershipOwner,
+        moved: Callable[[GroupMembership], None],
     ) -> None:
         self.group_id = group_id
         self.member_id = member_id

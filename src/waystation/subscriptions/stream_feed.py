@@ -25,10 +25,10 @@ from waystation.observe.events import event_logger
 from waystation.queues.feed import Deliver, Settled, Verdict
 from waystation.queues.redriven import as_before, is_redrive_topic
 from waystation.subscriptions.log_feed import LogFeed
-from waystation.subscriptions.membership import Membership
+from waystation.subscriptions.membership import GroupMembership
 from waystation.subscriptions.selection import Selection
 from waystation.subscriptions.stream_retries import Retries, message_at
-from waystation.subscriptions.stream_share import Share
+from waystation.subscriptions.stream_share import StreamShare
 from waystation.subscriptions.stream_terms import Hub, Terms
 from waystation.topics.expiry import expired
 from waystation.topics.partitions.partition import Receipt
@@ -44,7 +44,7 @@ UNSTABLE_RETRY_S = 0.1
 OnEnd = Callable[[WaystationError], None]
 
 
-class StreamFeed(LogFeed[Share]):
+class StreamFeed(LogFeed[StreamShare]):
     """One consumer (`queues.feed.Feed`). Made by `Streams.open`."""
 
     def __init__(
@@ -60,12 +60,12 @@ class StreamFeed(LogFeed[Share]):
         self._names = hub.names_for(group, selection)
         self._known_topics = hub.sizes()
         self._next_tag = 0
-        self._in_flight: dict[int, tuple[Share, int]] = {}
-        self._shares: dict[TopicPartition, Share] = {}
-        self._again: dict[Share, None] = {}  # those with something to deliver again
+        self._in_flight: dict[int, tuple[StreamShare, int]] = {}
+        self._shares: dict[TopicPartition, StreamShare] = {}
+        self._again: dict[StreamShare, None] = {}  # those with something to deliver again
         self._retries = Retries(hub, group, terms, self._due_again, self._buried)
         self._durability = False  # at most once: what is to be delivered waits until its offset is durable
-        self.member: Membership
+        self.member: GroupMembership
 
     @property
     def passed_over(self) -> int:
@@ -85,7 +85,7 @@ class StreamFeed(LogFeed[Share]):
     ) -> Settled:
         """A verdict on messages that were delivered and whose partitions are still this consumer's."""
         unknown: list[Run] = []
-        touched: dict[Share, None] = {}
+        touched: dict[StreamShare, None] = {}
         for tag in self._known(runs, unknown):
             share, offset = self._in_flight.pop(tag)
             del share.tags[offset]
@@ -130,7 +130,7 @@ class StreamFeed(LogFeed[Share]):
         to be done with these first. They stay with the consumer until the transaction has committed.
         """
         unknown: list[Run] = []
-        shares: dict[Share, dict[int, int]] = {}
+        shares: dict[StreamShare, dict[int, int]] = {}
         for tag in self._known(runs, unknown):
             share, offset = self._in_flight[tag]
             shares.setdefault(share, {})[offset] = tag
@@ -215,10 +215,10 @@ class StreamFeed(LogFeed[Share]):
         except WaystationError:
             return  # deleted meanwhile; the group will notice too
         redriven = is_redrive_topic(partition.topic.name)
-        share = self._shares[key] = Share(self._hub.readers.of(partition), self._woken, redriven=redriven)
+        share = self._shares[key] = StreamShare(self._hub.readers.of(partition), self._woken, redriven=redriven)
         self._begin(share)
 
-    def _begin(self, share: Share) -> None:
+    def _begin(self, share: StreamShare) -> None:
         """Finds out from where to read; while a transaction holds the offset back, that has to wait."""
         if share.dropped or share.begun or share.leaving:
             return
@@ -236,7 +236,7 @@ class StreamFeed(LogFeed[Share]):
             self._try_commit([share])  # so that a new group's beginning stays where it is, whatever comes next
         self._follow(share)
 
-    def _first_offset(self, share: Share) -> int:
+    def _first_offset(self, share: StreamShare) -> int:
         """Where a group begins that was never here."""
         partition, terms = share.partition, self._terms
         if share.redriven:
@@ -247,11 +247,11 @@ class StreamFeed(LogFeed[Share]):
         is_new = share.partition.index >= self._known_topics.get(share.partition.topic.id, 0)
         return partition.start_offset if terms.start == "earliest" or is_new else partition.stable_offset
 
-    def _follow(self, share: Share) -> None:
+    def _follow(self, share: StreamShare) -> None:
         share.reader.listen(share.woken)
         self._resume(share)
 
-    def _let_go(self, share: Share) -> None:
+    def _let_go(self, share: StreamShare) -> None:
         share.leaving = True
         share.reader.unlisten(share.woken)
         self._ready.pop(share, None)
@@ -260,16 +260,16 @@ class StreamFeed(LogFeed[Share]):
         else:
             self._give_up(share)
 
-    def _time_is_up(self, share: Share) -> None:
+    def _time_is_up(self, share: StreamShare) -> None:
         if share.leaving and not share.dropped:
             self._give_up(share)
 
-    def _give_up(self, share: Share) -> None:
+    def _give_up(self, share: StreamShare) -> None:
         self._try_commit([share])
         self._drop(share)
         self.member.nudge()
 
-    def _drop(self, share: Share) -> None:
+    def _drop(self, share: StreamShare) -> None:
         share.dropped = True
         share.reader.unlisten(share.woken)
         self._ready.pop(share, None)
@@ -299,19 +299,19 @@ class StreamFeed(LogFeed[Share]):
             if expected < first + count:
                 unknown.append((expected, first + count - expected))
 
-    def _due_again(self, share: Share) -> None:
+    def _due_again(self, share: StreamShare) -> None:
         if not share.dropped:
             self._again[share] = None
             self._soon()
 
-    def _buried(self, share: Share, offset: int) -> None:
+    def _buried(self, share: StreamShare, offset: int) -> None:
         """A dead letter is kept."""
         if not share.dropped:
             share.done(offset)
             self._try_commit([share])
             self._resume(share)
 
-    def _resume(self, share: Share) -> None:
+    def _resume(self, share: StreamShare) -> None:
         """There were verdicts: there is room, or the partition is not stuck any more, or free to go."""
         if share.leaving:
             if not share.tags:
@@ -320,7 +320,7 @@ class StreamFeed(LogFeed[Share]):
             self._ready[share] = None
         self._soon()
 
-    def _commit(self, shares: Iterable[Share]) -> Receipt | None:
+    def _commit(self, shares: Iterable[StreamShare]) -> Receipt | None:
         """Writes the offsets that moved; None if none did."""
         offsets: list[OffsetToCommit] = []
         for share in shares:
@@ -338,14 +338,14 @@ class StreamFeed(LogFeed[Share]):
             raise
         return self._hub.receipt(self.group)
 
-    def _try_commit(self, shares: Iterable[Share]) -> None:
+    def _try_commit(self, shares: Iterable[StreamShare]) -> None:
         """Where nobody is promised anything: a disk without room keeps nobody from reading."""
         with suppress(WaystationError):
             self._commit(shares)
 
     # -- delivering -------------------------------------------------------------------------------------------------
 
-    def _woken(self, share: Share) -> None:
+    def _woken(self, share: StreamShare) -> None:
         if not share.stuck:
             self._ready[share] = None
             self._pump()
@@ -373,12 +373,12 @@ class StreamFeed(LogFeed[Share]):
             del self._ready[share]
         return bool(self._again)
 
-    def _took(self, share: Share, messages: list[Delivered]) -> None:
+    def _took(self, share: StreamShare, messages: list[Delivered]) -> None:
         if not self._terms.auto_ack:
             share.delivered(messages)
         self._hand_over(share, [self._tagged(share, one, 1) for one in messages])
 
-    def _missed(self, share: Share, offsets: int) -> None:
+    def _missed(self, share: StreamShare, offsets: int) -> None:
         logger.warning(
             "retention.overtook",
             "retention overtook group {group!r}: it missed {missed} offsets of {topic}-{partition}",
@@ -388,7 +388,7 @@ class StreamFeed(LogFeed[Share]):
             partition=share.partition.index,
         )
 
-    def _tagged(self, share: Share, one: Delivered, deliveries: int) -> Delivered:
+    def _tagged(self, share: StreamShare, one: Delivered, deliveries: int) -> Delivered:
         tag = self._next_tag
         self._next_tag += 1
         if not self._terms.auto_ack:
@@ -397,7 +397,7 @@ class StreamFeed(LogFeed[Share]):
         told = as_before(one) if share.redriven else one
         return Delivered(tag, deliveries, one.taken_ms, one.message, told.source, told.partition, told.offset)
 
-    def _hand_over(self, share: Share, messages: list[Delivered]) -> None:
+    def _hand_over(self, share: StreamShare, messages: list[Delivered]) -> None:
         receipt = self._commit([share]) if self._terms.auto_ack else None
         self._credit -= len(messages)
         if receipt is None:

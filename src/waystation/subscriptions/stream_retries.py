@@ -21,7 +21,7 @@ from waystation.queues.backoff import RetryRule
 from waystation.queues.dead_letter_names import default_dead_letter
 from waystation.queues.feed import Verdict
 from waystation.queues.redriven import as_before
-from waystation.subscriptions.stream_share import Share
+from waystation.subscriptions.stream_share import StreamShare
 from waystation.subscriptions.stream_terms import Hub, Terms
 from waystation.topics.reading import read_chunk
 
@@ -30,8 +30,8 @@ logger = event_logger("waystation.streams")
 RETRY = RetryRule(base_ms=100, longest_ms=30_000)
 """Shorter than a queue's: everything behind the message waits with it."""
 
-Due = Callable[[Share], None]
-Buried = Callable[[Share, int], None]
+Due = Callable[[StreamShare], None]
+Buried = Callable[[StreamShare, int], None]
 
 
 class Retries:
@@ -45,7 +45,9 @@ class Retries:
         self._buried = buried
         self.passed_over = 0
 
-    def put_back(self, share: Share, offset: int, verdict: Verdict, delay_ms: int | None, error: str | None) -> None:
+    def put_back(
+        self, share: StreamShare, offset: int, verdict: Verdict, delay_ms: int | None, error: str | None
+    ) -> None:
         """A verdict other than an acknowledgement."""
         failures = share.failures.get(offset, 0)
         spent = False
@@ -61,12 +63,12 @@ class Retries:
         share.deliveries[offset] = share.deliveries.get(offset, 1) + 1
         self._again(share, offset, delay_ms or 0)
 
-    def _limit(self, share: Share, offset: int) -> int:
+    def _limit(self, share: StreamShare, offset: int) -> int:
         """How many failures are its last; its own limit goes before the consumer's, 0 is none."""
         found = message_at(share, offset)
         return (0 if found is None else found.message.max_deliveries) or self._terms.max_deliveries
 
-    def _again(self, share: Share, offset: int, delay_ms: int) -> None:
+    def _again(self, share: StreamShare, offset: int, delay_ms: int) -> None:
         loop = asyncio.get_running_loop()
         share.put_back(offset, loop.time() + delay_ms / 1000)
         if delay_ms:
@@ -74,7 +76,7 @@ class Retries:
         else:
             self._due(share)
 
-    def _bury(self, share: Share, offset: int, reason: str, error: str | None) -> None:
+    def _bury(self, share: StreamShare, offset: int, reason: str, error: str | None) -> None:
         found = message_at(share, offset)
         if found is not None and share.redriven:
             found = as_before(found)
@@ -102,7 +104,7 @@ class Retries:
             lambda kept: self._told(share, offset, None if kept.cancelled() else kept.exception())
         )
 
-    def _told(self, share: Share, offset: int, failure: BaseException | None) -> None:
+    def _told(self, share: StreamShare, offset: int, failure: BaseException | None) -> None:
         if failure is None:
             self._buried(share, offset)
         else:
@@ -115,7 +117,7 @@ class Retries:
             self._again(share, offset, RETRY.longest_ms)
 
 
-def message_at(share: Share, offset: int) -> Delivered | None:
+def message_at(share: StreamShare, offset: int) -> Delivered | None:
     """One message of the partition; None if retention has taken it."""
     try:
         chunk = read_chunk(share.partition, offset, 0, 1)

@@ -17,13 +17,13 @@ from heapq import heappop, heappush
 from waystation.message import Delivered
 from waystation.topics.reading import PartitionReader, ReadPosition
 
-Woken = Callable[["Share"], None]
+Woken = Callable[["StreamShare"], None]
 
 CLOCK_SLACK_S = 0.002
 """A timer may ring a little before its time."""
 
 
-class Share(ReadPosition):
+class StreamShare(ReadPosition):
     """See the module. Until `begin`, it is ours but nobody knows yet from where it is to be read."""
 
     __slots__ = (

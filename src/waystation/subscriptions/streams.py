@@ -18,7 +18,7 @@ from waystation.queues.failure_history import TOPIC_TARGET, X_DEATH, with_death
 from waystation.queues.feed import Deliver
 from waystation.queues.redriven import redrive_topic
 from waystation.subscriptions.group_member import GroupMember
-from waystation.subscriptions.membership import Membership
+from waystation.subscriptions.membership import GroupMembership
 from waystation.subscriptions.selection import Selection
 from waystation.subscriptions.stream_feed import OnEnd, StreamFeed
 from waystation.subscriptions.stream_terms import Terms
@@ -76,7 +76,7 @@ class Streams:
         """A consumer in the group; partitions come to it as the group settles."""
         feed = StreamFeed(self, group, selection, terms, deliver, on_end)
         member_id = str(self._world.random.uuid())
-        feed.member = Membership(self.groups, group, member_id, consumer, feed, self._moved)
+        feed.member = GroupMembership(self.groups, group, member_id, consumer, feed, self._moved)
         self._by_group.setdefault(group, {})[feed] = None
         self.version += 1
         try:
@@ -90,7 +90,7 @@ class Streams:
         """A member of the group that reads by itself; partitions come to it as the group settles."""
         made = GroupMember(self, group, topics, on_end)
         member_id = str(self._world.random.uuid())
-        made.member = Membership(self.groups, group, member_id, consumer, made, self._moved)
+        made.member = GroupMembership(self.groups, group, member_id, consumer, made, self._moved)
         self._members.setdefault(group, {})[made] = None
         try:
             await made.member.join()
@@ -197,7 +197,7 @@ class Streams:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _moved(self, member: Membership) -> None:
+    def _moved(self, member: GroupMembership) -> None:
         """Others of the group need not wait for their next heartbeat to hear of it."""
         group = member.group_id
         for other in (*self._by_group.get(group, ()), *self._members.get(group, ())):

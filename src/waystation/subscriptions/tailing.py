@@ -1,6 +1,6 @@
 """Reading a topic from a chosen place on, without a group and without state: what AMQP calls a stream's consumer.
 
-A reader says where it begins (`Start`), gets what all partitions of the topic have from there, and then what is
+A reader says where it begins (`TailStart`), gets what all partitions of the topic have from there, and then what is
 appended, as far as its credit goes; each partition's messages come in order. Nothing is remembered of it: a verdict
 frees nothing but the reader's own credit, and whoever wants to go on where it stopped says so the next time.
 
@@ -36,19 +36,19 @@ logger = event_logger("waystation.tailing")
 OnEnd = Callable[[WaystationError], None]
 
 
-class Start(msgspec.Struct, frozen=True):
+class TailStart(msgspec.Struct, frozen=True):
     """Where to begin in every partition. `value`: the offset, or the time in milliseconds since 1970."""
 
     kind: Literal["first", "last", "next", "offset", "time"]
     value: int = 0
 
 
-FIRST = Start("first")
-LAST = Start("last")  # the last batch that there is
-NEXT = Start("next")  # nothing of what there is
+FIRST = TailStart("first")
+LAST = TailStart("last")  # the last batch that there is
+NEXT = TailStart("next")  # nothing of what there is
 
 
-def first_offset(partition: Partition, start: Start) -> int:
+def first_offset(partition: Partition, start: TailStart) -> int:
     """The offset that `start` means; always between the log's beginning and what readers may see of it."""
     begin, end = partition.start_offset, max(partition.start_offset, partition.stable_offset)
     if start.kind == "first":
@@ -113,7 +113,7 @@ class TailFeed(StatelessLogFeed["_TailPlace"]):
 
     # -- the topic (called by the hub) ------------------------------------------------------------------------------
 
-    def follow(self, readers: Readers, start: Start) -> None:
+    def follow(self, readers: Readers, start: TailStart) -> None:
         """Reads the topic's partitions that it does not read yet."""
         for partition in self.topic.partitions[len(self._places) :]:
             place = _TailPlace(readers.of(partition), first_offset(partition, start), self)
@@ -189,7 +189,7 @@ class Tailing:
         topics.subscribe_changes(self._changed)
 
     def open(
-        self, topic: str, start: Start, deliver: Deliver, on_end: OnEnd, *, filter: Filter | None = None
+        self, topic: str, start: TailStart, deliver: Deliver, on_end: OnEnd, *, filter: Filter | None = None
     ) -> TailFeed:
         """A reader of the topic from `start` on; it delivers when it is given credit. UnknownTopic, NotAllowed."""
         found = self._topics.find(topic)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from waystation.errors import InvalidRecord
 from waystation.log.batches import batch as batches
 from waystation.log.batches.batch import NO_PRODUCER, TRANSACTIONAL, Header
-from waystation.topics.messages import Published, Stamp
+from waystation.topics.messages import PublishReceipts, Stamp
 from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.topics.topics import Topic
@@ -43,7 +43,7 @@ async def check_batches(publishing: Publishing, topic: Topic, placed: Sequence[P
     return checked
 
 
-def append_batches(publishing: Publishing, checked: Sequence[Checked], stamp: Stamp | None = None) -> Published:
+def append_batches(publishing: Publishing, checked: Sequence[Checked], stamp: Stamp | None = None) -> PublishReceipts:
     """Appends them; they are written when this returns, and durable when the receipts are."""
     places: dict[int, tuple[str, int, int]] = {}
     receipts: dict[int, Receipt] = {}
@@ -59,4 +59,4 @@ def append_batches(publishing: Publishing, checked: Sequence[Checked], stamp: St
             stamp.sequences[topic, partition.index] = (header.last_sequence + 1) & 0x7FFFFFFF
         places.setdefault(partition.index, (topic, partition.index, appended.base_offset))
         receipts[partition.index] = Receipt(partition, appended.last_offset + 1)
-    return Published(list(places.values()), list(receipts.values()))
+    return PublishReceipts(list(places.values()), list(receipts.values()))

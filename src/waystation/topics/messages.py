@@ -40,7 +40,7 @@ DelayToTopic = Callable[[str, Sequence[Message], int | None], Receipt]
 """Keeps messages until they are due and then publishes them to the topic (and partition)."""
 
 
-class Published(NamedTuple):
+class PublishReceipts(NamedTuple):
     """Where messages went, and what to wait for until they are durable."""
 
     places: list[tuple[str, int, int]]  # (topic, partition, first offset); messages that wait for their time have none
@@ -105,7 +105,7 @@ class Messages:
         stamp: Stamp | None = None,
         promised: bool = True,
         internal: bool = False,
-    ) -> Published:
+    ) -> PublishReceipts:
         """Appends the messages; they are written when this returns, and durable when the receipts are. `promised`:
         somebody will be told that they are. `internal`: the broker publishes, and the topic may be its own.
 
@@ -143,7 +143,7 @@ class Messages:
             if made:  # else it has all of them already, and they may not be durable yet
                 places.append((topic, target.index, first))
             receipts.append(Receipt(target, target.end_offset))
-        return Published(places, receipts, size, duplicates)
+        return PublishReceipts(places, receipts, size, duplicates)
 
     def _fresh(
         self,

@@ -63,7 +63,7 @@ class Chunk:
         return bisect_left(self.messages, offset, key=lambda delivered: delivered.offset)
 
 
-class Stored(NamedTuple):
+class StoredBytes(NamedTuple):
     """Bytes of a partition's log, and what it takes to decode them. Nothing in it changes."""
 
     topic: str
@@ -86,11 +86,13 @@ class Decoded(NamedTuple):
     unfinished: UnfinishedBatch | None
 
 
-def read_stored(partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES, most: int = CHUNK_RECORDS) -> Stored:
+def read_stored(
+    partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES, most: int = CHUNK_RECORDS
+) -> StoredBytes:
     """What is stored from `offset` on; OffsetOutOfRange outside of the log."""
     topic = partition.topic
     data = partition.read(offset, max_bytes, partition.stable_offset)
-    return Stored(
+    return StoredBytes(
         topic.name,
         partition.index,
         offset,
@@ -102,7 +104,7 @@ def read_stored(partition: Partition, offset: int, max_bytes: int = CHUNK_BYTES,
     )
 
 
-def decode(stored: Stored) -> Decoded:
+def decode(stored: StoredBytes) -> Decoded:
     """Its messages, no more than were asked for. Touches nothing else, so it may run on a thread."""
     messages: list[Delivered] = []
     following, left = stored.offset, stored.most
@@ -120,7 +122,7 @@ def decode(stored: Stored) -> Decoded:
 
 
 def _some_in(
-    stored: Stored, position: int, header: Header, most: int
+    stored: StoredBytes, position: int, header: Header, most: int
 ) -> tuple[list[Delivered], UnfinishedBatch | None]:
     """Messages of one batch, and the batch if there are more in it. None, and a word in the log, if it is no batch."""
     opened = stored.unfinished
@@ -154,7 +156,7 @@ def messages_in(partition: Partition, data: bytes, position: int, header: Header
     None, and a word in the log, if it does not parse.
     """
     limit = opened_limit(partition.topic.settings.max_message_bytes)
-    stored = Stored(partition.topic.name, partition.index, first, data, (), CHUNK_RECORDS, limit, None)
+    stored = StoredBytes(partition.topic.name, partition.index, first, data, (), CHUNK_RECORDS, limit, None)
     rest: UnfinishedBatch | None = None
     while True:
         found, rest = _some_in(stored, position, header, CHUNK_RECORDS)
@@ -200,7 +202,7 @@ def is_aborted(header: Header, aborted: Sequence[Aborted]) -> bool:
 
 
 Accept = Callable[[Delivered], bool]
-Steps = Generator[Stored, Chunk, list[Delivered]]
+Steps = Generator[StoredBytes, Chunk, list[Delivered]]
 """A search that says what is to be decoded next, and leaves it to others where that is done."""
 
 
@@ -321,7 +323,7 @@ class PartitionReader:
             self._pinned.append(chunk)
         return chunk
 
-    async def _open(self, stored: Stored) -> None:
+    async def _open(self, stored: StoredBytes) -> None:
         try:
             decoded = await self._offload(decode, stored)
         finally:

@@ -23,7 +23,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from waystation.catalog import ABSENT, Catalog, TopicRow, Update, rows
-from waystation.catalog.follower import Follower
+from waystation.catalog.follower import CatalogFollower
 from waystation.cluster.replica_placement import BY_DEFAULT, Assignment, ReplicaPlacement, WantedReplicas
 from waystation.cluster.store import MOST_CHANGES
 from waystation.config import BrokerSettings, TopicSettings, parse_topic_overrides, resolve_topic
@@ -160,7 +160,7 @@ class Topics:
         world: World,
         root: str,
         catalog: Catalog,
-        follower: Follower,
+        follower: CatalogFollower,
         settings: BrokerSettings,
         commit: GroupCommit,
         points: RecoveryPoints,

@@ -31,7 +31,7 @@ from waystation.observe.events import event_logger
 from waystation.transactions.decision_records import Decision, Staged
 from waystation.transactions.decisions import Decisions
 from waystation.transactions.ends import Ends
-from waystation.transactions.entry import Entry
+from waystation.transactions.entry import TransactionEntry
 from waystation.transactions.errors import (
     ConcurrentTransactions,
     InvalidProducerMapping,
@@ -43,7 +43,7 @@ from waystation.transactions.errors import (
 )
 from waystation.transactions.fences import Fences
 from waystation.transactions.listing import Listing, TransactionFilter, select
-from waystation.transactions.machine import PREPARED, Next, Producer, State, TopicPartition, Transaction
+from waystation.transactions.machine import PREPARED, Next, Producer, TopicPartition, Transaction, TransactionState
 from waystation.transactions.markers import MarkerWriter
 from waystation.transactions.producer_ids import Ids, ProducerIds
 from waystation.transactions.records import partition_for, partition_for_name
@@ -144,7 +144,7 @@ class TransactionCoordinator:
         self._led.add(state_log.partition)
         return found.decisions
 
-    async def _resume(self, entries: Sequence[Entry], decisions: Iterable[str]) -> None:
+    async def _resume(self, entries: Sequence[TransactionEntry], decisions: Iterable[str]) -> None:
         """Goes on with what the log says of these.
 
         What is open or prepared is written once more: after a crash of the process alone, the state logs may hold
@@ -152,7 +152,7 @@ class TransactionCoordinator:
         data before its transaction.
         """
         decided = self._decisions.holds()
-        open_ones = [entry for entry in entries if entry.txn.state is State.ONGOING]
+        open_ones = [entry for entry in entries if entry.txn.state is TransactionState.ONGOING]
         for entry in open_ones:
             entry.reopening = True
         reopening = [self._reopen(entry) for entry in open_ones]
@@ -267,7 +267,7 @@ class TransactionCoordinator:
             )
         if txn.state in PREPARED:
             raise ConcurrentTransactions(f"transactional id {txn.transactional_id!r} is ending its last transaction")
-        if txn.state is State.ONGOING and (topic, partition) in entry.ready:
+        if txn.state is TransactionState.ONGOING and (topic, partition) in entry.ready:
             return True
         if entry.reopening:
             raise ConcurrentTransactions(f"the open transaction of {txn.transactional_id!r} is being read; ask again")
@@ -402,10 +402,10 @@ class TransactionCoordinator:
         self._fences.expire()
         return [entry.txn.transactional_id for entry in idle]
 
-    async def _time_out(self, entry: Entry) -> None:
+    async def _time_out(self, entry: TransactionEntry) -> None:
         fresh_id: int | None = None
         try:
-            while entry.txn.state is State.ONGOING and entry.deadline_ms <= monotonic_ms(self._clock):
+            while entry.txn.state is TransactionState.ONGOING and entry.deadline_ms <= monotonic_ms(self._clock):
                 step = entry.txn.timed_out(self._clock.now_ms(), fresh_id)
                 if isinstance(step, Transaction):
                     _log.info(
@@ -426,7 +426,7 @@ class TransactionCoordinator:
                 error=error,
             )
 
-    def _set_deadline(self, entry: Entry, left_ms: int) -> None:
+    def _set_deadline(self, entry: TransactionEntry, left_ms: int) -> None:
         entry.deadline_ms = monotonic_ms(self._clock) + left_ms
         self._alarm.set(entry.txn.transactional_id, entry.deadline_ms)
 
@@ -435,7 +435,7 @@ class TransactionCoordinator:
             self._expire_idle_if_it_can_be()
             return
         entry = self._table.find(transactional_id)
-        if entry is None or entry.txn.state is not State.ONGOING:
+        if entry is None or entry.txn.state is not TransactionState.ONGOING:
             return
         now_ms = monotonic_ms(self._clock)
         self._alarm.set(transactional_id, max(entry.deadline_ms, now_ms + RETRY_FIRST_MS))  # the disk may refuse
@@ -459,14 +459,14 @@ class TransactionCoordinator:
         if not self._open:
             raise Unavailable("the transaction coordinator is not running; ask again")
 
-    def _entry(self, transactional_id: str) -> Entry:
+    def _entry(self, transactional_id: str) -> TransactionEntry:
         self._check_open()
         if not transactional_id:
             raise Invalid("a transactional id cannot be empty")
         self._check_led(transactional_id)
         return self._table.get(transactional_id)
 
-    def _writer(self, transactional_id: str | None, producer_id: int) -> Entry:
+    def _writer(self, transactional_id: str | None, producer_id: int) -> TransactionEntry:
         """Whose transactional batch this is."""
         try:
             return self._table.writer(transactional_id, producer_id)
@@ -542,13 +542,13 @@ class TransactionCoordinator:
         return created.producer
 
     async def _add(
-        self, entry: Entry, producer: Producer, joining: frozenset[TopicPartition], *, bumps_epoch: bool
+        self, entry: TransactionEntry, producer: Producer, joining: frozenset[TopicPartition], *, bumps_epoch: bool
     ) -> None:
         txn = entry.txn.add(producer, joining, self._clock.now_ms(), bumps_epoch=bumps_epoch)
         if txn is entry.txn and joining <= entry.ready:
             return
         if txn is not entry.txn or entry.unsaved:
-            begins = entry.txn.state is not State.ONGOING
+            begins = entry.txn.state is not TransactionState.ONGOING
             if begins:
                 self._fences.check(txn.transactional_id)
             self._table.apply(entry, txn)
@@ -556,7 +556,7 @@ class TransactionCoordinator:
                 self._set_deadline(entry, txn.timeout_ms)
         await self._wait_ready(entry, joining)
 
-    async def _reopen(self, entry: Entry) -> None:
+    async def _reopen(self, entry: TransactionEntry) -> None:
         try:
             self._table.apply(entry, entry.txn)
             await self._wait_ready(entry, entry.txn.partitions)
@@ -571,7 +571,7 @@ class TransactionCoordinator:
         finally:
             entry.reopening = False
 
-    async def _wait_ready(self, entry: Entry, partitions: frozenset[TopicPartition]) -> None:
+    async def _wait_ready(self, entry: TransactionEntry, partitions: frozenset[TopicPartition]) -> None:
         serial = entry.serial
         await entry.committed()
         if entry.serial == serial:

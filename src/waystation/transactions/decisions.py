@@ -36,9 +36,9 @@ from waystation.log.state import StateLog
 from waystation.observe.events import event_logger
 from waystation.transactions.decision_records import Decision, Staged, encode_decision, encode_decision_key
 from waystation.transactions.ends import Ends
-from waystation.transactions.entry import Entry
+from waystation.transactions.entry import TransactionEntry
 from waystation.transactions.errors import ConcurrentTransactions
-from waystation.transactions.machine import PREPARED, State
+from waystation.transactions.machine import PREPARED, TransactionState
 from waystation.transactions.settings import DECISIONS_KEPT_MS, MAX_DECISIONS, RETRY_FIRST_MS, RETRY_MAX_MS
 from waystation.transactions.table import Table
 from waystation.world.clock import Clock
@@ -51,7 +51,7 @@ class Made(msgspec.Struct, eq=False):
 
     decision: Decision
     log: StateLog
-    entries: list[Entry] = msgspec.field(default_factory=list)
+    entries: list[TransactionEntry] = msgspec.field(default_factory=list)
     """Prepared in memory by this decision alone: carried out as soon as it is durable."""
     settled: bool = False
     """All of its transactions are durably complete: the next decision may replace it."""
@@ -93,7 +93,7 @@ class Decisions:
                     self._table.assume(entry, entry.txn.decided(self._clock.now_ms()))
                     made.entries.append(entry)
 
-    def holds(self) -> set[Entry]:
+    def holds(self) -> set[TransactionEntry]:
         """The transactions whose end stands in a decision and nowhere else yet."""
         return {entry for made in self._made.values() for entry in made.entries}
 
@@ -195,14 +195,14 @@ class Decisions:
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _open(self, staged: Staged) -> Entry | None:
+    def _open(self, staged: Staged) -> TransactionEntry | None:
         """Its transaction, if it is still the open one."""
         entry = self._table.find(staged.transactional_id)
-        if entry is None or entry.txn.state is not State.ONGOING or entry.txn.producer != staged.producer:
+        if entry is None or entry.txn.state is not TransactionState.ONGOING or entry.txn.producer != staged.producer:
             return None
         return entry
 
-    def _complete(self, staged: Staged) -> Entry:
+    def _complete(self, staged: Staged) -> TransactionEntry:
         entry = self._open(staged)
         if entry is None:
             raise Conflict(
@@ -225,7 +225,7 @@ class Decisions:
     async def _settle(self, made: Made) -> None:
         """Waits until every transaction of the decision is durably complete."""
         await self._join(made)
-        logs: dict[int, Entry] = {}
+        logs: dict[int, TransactionEntry] = {}
         for staged in made.decision.staged:
             entry = self._table.find(staged.transactional_id)
             if entry is None or entry.txn.producer.producer_id != staged.producer_id:

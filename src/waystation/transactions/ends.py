@@ -15,7 +15,7 @@ from functools import partial
 
 from waystation.errors import NotLeader, StorageFailed
 from waystation.observe.events import event_logger
-from waystation.transactions.entry import Entry
+from waystation.transactions.entry import TransactionEntry
 from waystation.transactions.errors import ConcurrentTransactions
 from waystation.transactions.machine import PREPARED, Producer, Transaction
 from waystation.transactions.markers import MarkerWriter, write_markers
@@ -41,10 +41,10 @@ class Ends:
         self._markers = markers
         self._tasks: set[asyncio.Task[Producer]] = set()
         self._attempts = itertools.count()
-        self._pauses: dict[Entry, asyncio.TimerHandle] = {}
+        self._pauses: dict[TransactionEntry, asyncio.TimerHandle] = {}
         self._closed = False
 
-    async def carry_out(self, entry: Entry, prepared: Transaction) -> Producer:
+    async def carry_out(self, entry: TransactionEntry, prepared: Transaction) -> Producer:
         """Appends Prepare and carries it out; returns who the producer is afterwards.
 
         Raises StorageFailed if the disk refused: before Prepare was appended, nothing has happened; after, the end
@@ -53,7 +53,7 @@ class Ends:
         self._table.apply(entry, prepared)
         return await asyncio.shield(self._attempt(entry))
 
-    async def join(self, entry: Entry) -> None:
+    async def join(self, entry: TransactionEntry) -> None:
         """Waits for the attempt under way. Between attempts there is nothing to wait for: the client comes back."""
         if entry.finishing is None:
             raise ConcurrentTransactions(
@@ -61,7 +61,7 @@ class Ends:
             )
         await asyncio.shield(entry.finishing)
 
-    async def resume(self, entry: Entry) -> None:
+    async def resume(self, entry: TransactionEntry) -> None:
         """Carries out an end that was found in the log at start. If the disk refuses, it goes on in the background."""
         try:
             await self.carry_out(entry, entry.txn)
@@ -69,7 +69,7 @@ class Ends:
             if entry not in self._pauses:
                 self._pause(entry)
 
-    def finish_decided(self, entry: Entry) -> None:
+    def finish_decided(self, entry: TransactionEntry) -> None:
         """Carries out the end of a transaction whose commit stands durably in a decision: at once, since there is
         nothing to wait for. If the disk refuses, it goes on in the background."""
         if self._spreads:
@@ -88,26 +88,26 @@ class Ends:
         self._pauses.clear()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def drop(self, entries: Iterable[Entry]) -> None:
+    def drop(self, entries: Iterable[TransactionEntry]) -> None:
         """Another broker carries out the ends of these. An attempt under way is refused when it goes on."""
         for entry in entries:
             pause = self._pauses.pop(entry, None)
             if pause is not None:
                 pause.cancel()
 
-    def _attempt(self, entry: Entry) -> asyncio.Task[Producer]:
+    def _attempt(self, entry: TransactionEntry) -> asyncio.Task[Producer]:
         task = asyncio.get_running_loop().create_task(self._finish(entry))
         entry.finishing = task
         self._tasks.add(task)
         task.add_done_callback(partial(self._attempted, entry))
         return task
 
-    async def _finish(self, entry: Entry) -> Producer:
+    async def _finish(self, entry: TransactionEntry) -> Producer:
         await entry.committed()
         marked = await self._markers.spread(entry.txn, entry.log.epoch, next(self._attempts))
         return self._complete(entry, marked=marked)
 
-    def _complete(self, entry: Entry, *, marked: bool) -> Producer:
+    def _complete(self, entry: TransactionEntry, *, marked: bool) -> Producer:
         prepared = entry.txn
         if not marked:
             write_markers(self._markers, prepared, entry.log.epoch)
@@ -115,7 +115,7 @@ class Ends:
         self._table.apply(entry, completed)
         return completed.producer
 
-    def _attempted(self, entry: Entry, task: asyncio.Task[Producer]) -> None:
+    def _attempted(self, entry: TransactionEntry, task: asyncio.Task[Producer]) -> None:
         self._tasks.discard(task)
         entry.finishing = None
         if task.cancelled() or task.exception() is None or entry.dropped:
@@ -123,7 +123,7 @@ class Ends:
             return
         self._failed(entry, task.exception())
 
-    def _failed(self, entry: Entry, error: BaseException | None) -> None:
+    def _failed(self, entry: TransactionEntry, error: BaseException | None) -> None:
         level = logging.WARNING if isinstance(error, StorageFailed | NotLeader) else logging.ERROR
         _log.log(
             level,
@@ -137,7 +137,7 @@ class Ends:
         )
         self._pause(entry)
 
-    def _pause(self, entry: Entry) -> None:
+    def _pause(self, entry: TransactionEntry) -> None:
         if self._closed or entry.dropped:
             return
         pause_ms = min(RETRY_MAX_MS, RETRY_FIRST_MS << min(entry.retries, 16))
@@ -146,7 +146,7 @@ class Ends:
         delay_s = pause_ms * (1 + self._random.uniform()) / 2000
         self._pauses[entry] = asyncio.get_running_loop().call_later(delay_s, self._again, entry)
 
-    def _again(self, entry: Entry) -> None:
+    def _again(self, entry: TransactionEntry) -> None:
         self._pauses.pop(entry, None)
         if entry.txn.state not in PREPARED:
             return

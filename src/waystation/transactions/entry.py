@@ -13,11 +13,11 @@ import msgspec
 
 from waystation.groups.machines.errors import NotCoordinator
 from waystation.log.state import StateLog
-from waystation.transactions.machine import Producer, State, TopicPartition, Transaction
+from waystation.transactions.machine import Producer, TopicPartition, Transaction, TransactionState
 from waystation.transactions.records import encode_key, encode_value
 
 
-class Entry(msgspec.Struct, eq=False):
+class TransactionEntry(msgspec.Struct, eq=False):
     """Owned by the coordinator; the state log is that of the id's partition."""
 
     txn: Transaction
@@ -46,7 +46,7 @@ class Entry(msgspec.Struct, eq=False):
 
     def assume(self, txn: Transaction) -> None:
         """Applies a new value that the log does not hold under this id."""
-        if self.txn.state is not State.ONGOING or txn.state is not State.ONGOING:
+        if self.txn.state is not TransactionState.ONGOING or txn.state is not TransactionState.ONGOING:
             self.ready.clear()
             self.serial += 1
         self.txn = txn
@@ -74,4 +74,4 @@ class Entry(msgspec.Struct, eq=False):
             )
 
     def may_write(self, partition: TopicPartition) -> bool:
-        return self.txn.state is State.ONGOING and partition in self.ready
+        return self.txn.state is TransactionState.ONGOING and partition in self.ready

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import msgspec
 
 from waystation.routing.matching.regex import Regex
-from waystation.transactions.machine import PREPARED, State, Transaction
+from waystation.transactions.machine import PREPARED, Transaction, TransactionState
 
-_BY_LABEL = {state.label: state for state in State}
+_BY_LABEL = {state.label: state for state in TransactionState}
 
 
 class TransactionFilter(msgspec.Struct, frozen=True):
@@ -47,4 +47,4 @@ def select(transactions: Iterable[Transaction], wanted: TransactionFilter, now_m
 
 
 def _open_for_longer(txn: Transaction, duration_ms: int, now_ms: int) -> bool:
-    return (txn.state is State.ONGOING or txn.state in PREPARED) and now_ms - txn.started_ms > duration_ms
+    return (txn.state is TransactionState.ONGOING or txn.state in PREPARED) and now_ms - txn.started_ms > duration_ms

@@ -53,7 +53,7 @@ class Producer(NamedTuple):
     epoch: int
 
 
-class State(IntEnum):
+class TransactionState(IntEnum):
     """The numbers are Kafka's and are stored."""
 
     EMPTY = 0
@@ -70,7 +70,7 @@ class State(IntEnum):
         return self.name.title().replace("_", "")
 
 
-class Event(Enum):
+class TransactionEvent(Enum):
     """What can happen to a transactional id."""
 
     INIT = "a producer starts, or asks for a new epoch"
@@ -82,38 +82,38 @@ class Event(Enum):
     EXPIRE = "nobody came for a long time"
 
 
-MOVES: dict[tuple[State, Event], State] = {
-    (State.EMPTY, Event.INIT): State.EMPTY,
-    (State.EMPTY, Event.ADD): State.ONGOING,
+MOVES: dict[tuple[TransactionState, TransactionEvent], TransactionState] = {
+    (TransactionState.EMPTY, TransactionEvent.INIT): TransactionState.EMPTY,
+    (TransactionState.EMPTY, TransactionEvent.ADD): TransactionState.ONGOING,
     # Clients that bump epochs may abort what the broker never saw: all their writes failed before they were added.
-    (State.EMPTY, Event.ABORT): State.PREPARE_ABORT,
-    (State.EMPTY, Event.EXPIRE): State.DEAD,
-    (State.ONGOING, Event.ADD): State.ONGOING,
-    (State.ONGOING, Event.COMMIT): State.PREPARE_COMMIT,
-    (State.ONGOING, Event.ABORT): State.PREPARE_ABORT,
-    (State.ONGOING, Event.FENCE): State.PREPARE_ABORT,
-    (State.PREPARE_COMMIT, Event.COMPLETE): State.COMPLETE_COMMIT,
-    (State.PREPARE_ABORT, Event.COMPLETE): State.COMPLETE_ABORT,
-    (State.COMPLETE_COMMIT, Event.INIT): State.EMPTY,
-    (State.COMPLETE_COMMIT, Event.ADD): State.ONGOING,
-    (State.COMPLETE_COMMIT, Event.ABORT): State.PREPARE_ABORT,
-    (State.COMPLETE_COMMIT, Event.EXPIRE): State.DEAD,
-    (State.COMPLETE_ABORT, Event.INIT): State.EMPTY,
-    (State.COMPLETE_ABORT, Event.ADD): State.ONGOING,
-    (State.COMPLETE_ABORT, Event.ABORT): State.PREPARE_ABORT,
-    (State.COMPLETE_ABORT, Event.EXPIRE): State.DEAD,
+    (TransactionState.EMPTY, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.EMPTY, TransactionEvent.EXPIRE): TransactionState.DEAD,
+    (TransactionState.ONGOING, TransactionEvent.ADD): TransactionState.ONGOING,
+    (TransactionState.ONGOING, TransactionEvent.COMMIT): TransactionState.PREPARE_COMMIT,
+    (TransactionState.ONGOING, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.ONGOING, TransactionEvent.FENCE): TransactionState.PREPARE_ABORT,
+    (TransactionState.PREPARE_COMMIT, TransactionEvent.COMPLETE): TransactionState.COMPLETE_COMMIT,
+    (TransactionState.PREPARE_ABORT, TransactionEvent.COMPLETE): TransactionState.COMPLETE_ABORT,
+    (TransactionState.COMPLETE_COMMIT, TransactionEvent.INIT): TransactionState.EMPTY,
+    (TransactionState.COMPLETE_COMMIT, TransactionEvent.ADD): TransactionState.ONGOING,
+    (TransactionState.COMPLETE_COMMIT, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.COMPLETE_COMMIT, TransactionEvent.EXPIRE): TransactionState.DEAD,
+    (TransactionState.COMPLETE_ABORT, TransactionEvent.INIT): TransactionState.EMPTY,
+    (TransactionState.COMPLETE_ABORT, TransactionEvent.ADD): TransactionState.ONGOING,
+    (TransactionState.COMPLETE_ABORT, TransactionEvent.ABORT): TransactionState.PREPARE_ABORT,
+    (TransactionState.COMPLETE_ABORT, TransactionEvent.EXPIRE): TransactionState.DEAD,
 }
 
-PREPARED = frozenset({State.PREPARE_COMMIT, State.PREPARE_ABORT})
-COMMITTED = frozenset({State.PREPARE_COMMIT, State.COMPLETE_COMMIT})
+PREPARED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT})
+COMMITTED = frozenset({TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT})
 
 
 def moves_table() -> str:
     """The table of moves, to be printed: a row per state, a column per event."""
-    width = max(len(state.label) for state in State) + 2
-    rows = [["", *(event.name.lower() for event in Event)]]
-    for state in State:
-        targets = [MOVES.get((state, event)) for event in Event]
+    width = max(len(state.label) for state in TransactionState) + 2
+    rows = [["", *(event.name.lower() for event in TransactionEvent)]]
+    for state in TransactionState:
+        targets = [MOVES.get((state, event)) for event in TransactionEvent]
         rows.append([state.label, *("·" if target is None else target.label for target in targets)])
     return "\n".join("".join(cell.ljust(width) for cell in row).rstrip() for row in rows)
 
@@ -134,7 +134,7 @@ class Transaction(msgspec.Struct, frozen=True):
     producer: Producer
     timeout_ms: int
     updated_ms: int
-    state: State = State.EMPTY
+    state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     started_ms: int = -1
     last_epoch: int = NO_EPOCH
@@ -156,13 +156,13 @@ class Transaction(msgspec.Struct, frozen=True):
     @property
     def deadline_ms(self) -> int:
         """When an ongoing transaction that comes back from the log is aborted, by the wall clock. While the coordinator
-        runs, `Entry.deadline_ms` counts."""
+        runs, `TransactionEntry.deadline_ms` counts."""
         return self.started_ms + self.timeout_ms
 
     @property
     def begun_ms(self) -> int:
         """When the transaction began that is open, or was the last one; -1: the producer has had none yet."""
-        return -1 if self.state is State.EMPTY else self.started_ms
+        return -1 if self.state is TransactionState.EMPTY else self.started_ms
 
     @property
     def commits(self) -> bool:
@@ -175,7 +175,7 @@ class Transaction(msgspec.Struct, frozen=True):
         self, expected: Producer | None, timeout_ms: int, now_ms: int, fresh_id: int | None = None
     ) -> Transaction | Next:
         """A producer starts (`expected` is None) or asks to go on with a new epoch after an error (KIP-360)."""
-        if self.state is State.ONGOING:
+        if self.state is TransactionState.ONGOING:
             if expected is not None and expected != self.producer:
                 raise self._fenced(expected)
             return Next.ABORT
@@ -186,7 +186,9 @@ class Transaction(msgspec.Struct, frozen=True):
         if expected is not None and expected == self.last and self.producer.epoch <= LAST_USABLE_EPOCH:
             # The answer to the first request was lost. No other producer can have come in between: it would have
             # erased `last`.
-            return self._moved(Event.INIT, now_ms, timeout_ms=timeout_ms, partitions=frozenset(), started_ms=-1)
+            return self._moved(
+                TransactionEvent.INIT, now_ms, timeout_ms=timeout_ms, partitions=frozenset(), started_ms=-1
+            )
         last_epoch = NO_EPOCH if expected is None else expected.epoch
         if self.producer.epoch < LAST_USABLE_EPOCH:
             producer = Producer(self.producer.producer_id, self.producer.epoch + 1)
@@ -196,7 +198,7 @@ class Transaction(msgspec.Struct, frozen=True):
         else:
             producer, previous_id = Producer(fresh_id, 0), self.producer.producer_id
         return self._moved(
-            Event.INIT,
+            TransactionEvent.INIT,
             now_ms,
             producer=producer,
             previous_producer_id=previous_id,
@@ -213,36 +215,42 @@ class Transaction(msgspec.Struct, frozen=True):
         if self.state in PREPARED:
             raise self._busy()
         joined = self.partitions.union(partitions)
-        if self.state is State.ONGOING:
+        if self.state is TransactionState.ONGOING:
             if joined == self.partitions:
                 return self
-            return self._moved(Event.ADD, now_ms, partitions=joined)
-        return self._moved(Event.ADD, now_ms, partitions=joined, started_ms=now_ms, bumps_epoch=bumps_epoch)
+            return self._moved(TransactionEvent.ADD, now_ms, partitions=joined)
+        return self._moved(TransactionEvent.ADD, now_ms, partitions=joined, started_ms=now_ms, bumps_epoch=bumps_epoch)
 
     def end(
         self, producer: Producer, commit: bool, bumps_epoch: bool, now_ms: int, fresh_id: int | None = None
     ) -> Transaction | Next:
         """The producer commits or aborts. Repeating the request is answered like the first time."""
-        repeated = self.bumps_epoch and producer == self.last and self.state not in (State.EMPTY, State.ONGOING)
+        repeated = (
+            self.bumps_epoch
+            and producer == self.last
+            and self.state not in (TransactionState.EMPTY, TransactionState.ONGOING)
+        )
         if not repeated:
             self.check(producer)
-        if self.state is State.ONGOING:
-            return self._prepared(Event.COMMIT if commit else Event.ABORT, bumps_epoch, now_ms, fresh_id)
-        if self.state is State.EMPTY or (bumps_epoch and not repeated):
+        if self.state is TransactionState.ONGOING:
+            return self._prepared(
+                TransactionEvent.COMMIT if commit else TransactionEvent.ABORT, bumps_epoch, now_ms, fresh_id
+            )
+        if self.state is TransactionState.EMPTY or (bumps_epoch and not repeated):
             if self.state in PREPARED:  # with the new epoch, which nobody was told yet
                 raise self._busy()
             if commit or not bumps_epoch:
                 raise InvalidTransactionState(
                     f"{self._name()} has no open transaction to end; its state is {self.state.label}"
                 )
-            return self._prepared(Event.ABORT, True, now_ms, fresh_id)
+            return self._prepared(TransactionEvent.ABORT, True, now_ms, fresh_id)
         if commit != self.commits:
             raise self._other_outcome(commit, bumps_epoch)
         return Next.WAIT if self.state in PREPARED else Next.DONE
 
     def check(self, producer: Producer) -> None:
         """Raises unless this is the present producer."""
-        if self.state is State.DEAD or producer.producer_id != self.producer.producer_id:
+        if self.state is TransactionState.DEAD or producer.producer_id != self.producer.producer_id:
             raise InvalidProducerMapping(
                 f"producer id {producer.producer_id} is not the one of {self._name()}; restart the producer"
             )
@@ -265,7 +273,7 @@ class Transaction(msgspec.Struct, frozen=True):
         epoch by InitProducerId.
         """
         if self.bumps_epoch:
-            return self._prepared(Event.ABORT, True, now_ms, fresh_id)
+            return self._prepared(TransactionEvent.ABORT, True, now_ms, fresh_id)
         return self._fence(now_ms, last_epoch=self.producer.epoch)
 
     def decided(self, now_ms: int) -> Transaction:
@@ -275,14 +283,14 @@ class Transaction(msgspec.Struct, frozen=True):
         of this id is never taken for this one. There is always an epoch left for that.
         """
         producer = Producer(self.producer.producer_id, self.producer.epoch + 1)
-        return self._moved(Event.COMMIT, now_ms, producer=producer, last_epoch=NO_EPOCH, bumps_epoch=False)
+        return self._moved(TransactionEvent.COMMIT, now_ms, producer=producer, last_epoch=NO_EPOCH, bumps_epoch=False)
 
     def completed(self, now_ms: int) -> Transaction:
         """Every partition has its marker."""
         if self.next_producer_id == NO_PRODUCER_ID:
-            return self._moved(Event.COMPLETE, now_ms, partitions=frozenset())
+            return self._moved(TransactionEvent.COMPLETE, now_ms, partitions=frozenset())
         return self._moved(
-            Event.COMPLETE,
+            TransactionEvent.COMPLETE,
             now_ms,
             partitions=frozenset(),
             producer=Producer(self.next_producer_id, 0),
@@ -292,23 +300,27 @@ class Transaction(msgspec.Struct, frozen=True):
 
     def expired(self, now_ms: int) -> Transaction:
         """Forgotten. What follows is a tombstone."""
-        return self._moved(Event.EXPIRE, now_ms)
+        return self._moved(TransactionEvent.EXPIRE, now_ms)
 
     def may_expire(self, now_ms: int, idle_ms: int) -> bool:
-        return (self.state, Event.EXPIRE) in MOVES and now_ms - self.updated_ms >= idle_ms
+        return (self.state, TransactionEvent.EXPIRE) in MOVES and now_ms - self.updated_ms >= idle_ms
 
     def without_topics(self, topics: frozenset[str]) -> Transaction:
         """Deleted topics leave an ongoing transaction; there is nothing left of them to commit or abort."""
-        if self.state is not State.ONGOING or not any(topic in topics for topic, _ in self.partitions):
+        if self.state is not TransactionState.ONGOING or not any(topic in topics for topic, _ in self.partitions):
             return self
         return replace(self, partitions=frozenset(tp for tp in self.partitions if tp[0] not in topics))
 
     # -- the moves ------------------------------------------------------------------------------------------------
 
     def _prepared(
-        self, event: Literal[Event.COMMIT, Event.ABORT], bumps_epoch: bool, now_ms: int, fresh_id: int | None
+        self,
+        event: Literal[TransactionEvent.COMMIT, TransactionEvent.ABORT],
+        bumps_epoch: bool,
+        now_ms: int,
+        fresh_id: int | None,
     ) -> Transaction | Next:
-        started_ms = self.started_ms if self.state is State.ONGOING else now_ms
+        started_ms = self.started_ms if self.state is TransactionState.ONGOING else now_ms
         if not bumps_epoch:
             return self._moved(event, now_ms, started_ms=started_ms, bumps_epoch=False)
         exhausted = self.producer.epoch >= LAST_USABLE_EPOCH
@@ -326,9 +338,9 @@ class Transaction(msgspec.Struct, frozen=True):
 
     def _fence(self, now_ms: int, last_epoch: int) -> Transaction:
         producer = Producer(self.producer.producer_id, self.producer.epoch + 1)
-        return self._moved(Event.FENCE, now_ms, producer=producer, last_epoch=last_epoch, bumps_epoch=False)
+        return self._moved(TransactionEvent.FENCE, now_ms, producer=producer, last_epoch=last_epoch, bumps_epoch=False)
 
-    def _moved(self, event: Event, now_ms: int, **changes: object) -> Transaction:
+    def _moved(self, event: TransactionEvent, now_ms: int, **changes: object) -> Transaction:
         target = MOVES.get((self.state, event))
         if target is None:
             raise InvalidTransactionState(f"{self._name()} is in state {self.state.label}: no move for {event.name}")

@@ -17,7 +17,7 @@ import struct
 import msgspec
 
 from waystation.errors import Corrupt, NewerFormat
-from waystation.transactions.machine import NO_EPOCH, NO_PRODUCER_ID, Producer, State, Transaction
+from waystation.transactions.machine import NO_EPOCH, NO_PRODUCER_ID, Producer, Transaction, TransactionState
 
 KEY_VERSION = 0
 RESERVATION_KEY_VERSION = 0x5000
@@ -122,7 +122,7 @@ def _uvarint(value: int) -> bytes:
 
 
 def _partitions(txn: Transaction) -> bytes:
-    if txn.state is State.EMPTY:
+    if txn.state is TransactionState.EMPTY:
         return _uvarint(0)  # null
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(txn.partitions):
@@ -217,7 +217,7 @@ def _decode_value(transactional_id: str, value: bytes) -> Transaction:
         Producer(producer_id, epoch),
         timeout_ms,
         updated_ms,
-        State(status),
+        TransactionState(status),
         frozenset(partitions),
         started_ms,
         last_epoch=_tagged(tags, _TAG_LAST_EPOCH, _SHORT, NO_EPOCH),

@@ -13,10 +13,10 @@ import msgspec
 from waystation.errors import Corrupt
 from waystation.log.state import StateLog
 from waystation.transactions.decision_records import Decision, decode_decision, decode_decision_key
-from waystation.transactions.entry import Entry
+from waystation.transactions.entry import TransactionEntry
 from waystation.transactions.errors import InvalidProducerMapping
 from waystation.transactions.fences import decode_fence, decode_fence_key
-from waystation.transactions.machine import State, Transaction
+from waystation.transactions.machine import Transaction, TransactionState
 from waystation.transactions.records import (
     ReservationKey,
     TransactionKey,
@@ -43,27 +43,27 @@ class Table:
     def __init__(self, home: Callable[[str], int]) -> None:
         """`home` says on which partition the state of a transactional id is."""
         self._home = home
-        self._by_name: dict[str, Entry] = {}
-        self._by_producer: dict[int, Entry] = {}
-        self.ongoing: dict[Entry, None] = {}  # in the order in which they began
+        self._by_name: dict[str, TransactionEntry] = {}
+        self._by_producer: dict[int, TransactionEntry] = {}
+        self.ongoing: dict[TransactionEntry, None] = {}  # in the order in which they began
 
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[TransactionEntry]:
         return iter(self._by_name.values())
 
-    def find(self, transactional_id: str) -> Entry | None:
+    def find(self, transactional_id: str) -> TransactionEntry | None:
         return self._by_name.get(transactional_id)
 
-    def get(self, transactional_id: str) -> Entry:
+    def get(self, transactional_id: str) -> TransactionEntry:
         """The entry, or the error that a producer gets whose id is not (or no longer) known."""
         entry = self._by_name.get(transactional_id)
         if entry is None:
             raise InvalidProducerMapping(f"transactional id {transactional_id!r} is not known; restart the producer")
         return entry
 
-    def writer(self, transactional_id: str | None, producer_id: int) -> Entry:
+    def writer(self, transactional_id: str | None, producer_id: int) -> TransactionEntry:
         """Whose transactional batch this is."""
         entry = self._by_producer.get(producer_id)
         if entry is None or (transactional_id is not None and entry.txn.transactional_id != transactional_id):
@@ -72,14 +72,14 @@ class Table:
             )
         return entry
 
-    def create(self, txn: Transaction, log: StateLog) -> Entry:
+    def create(self, txn: Transaction, log: StateLog) -> TransactionEntry:
         """A new transactional id, written to its log. Raises StorageFailed and keeps nothing if it cannot be."""
-        entry = Entry(txn, log)
+        entry = TransactionEntry(txn, log)
         entry.append(txn)
         self._index(entry)
         return entry
 
-    def apply(self, entry: Entry, txn: Transaction) -> None:
+    def apply(self, entry: TransactionEntry, txn: Transaction) -> None:
         """The next value: to the log, the entry and the indexes. Raises StorageFailed, and then changes nothing."""
         before = entry.txn.producer.producer_id
         entry.append(txn)
@@ -87,12 +87,12 @@ class Table:
             self._by_producer.pop(before, None)
         self._index(entry)
 
-    def assume(self, entry: Entry, txn: Transaction) -> None:
+    def assume(self, entry: TransactionEntry, txn: Transaction) -> None:
         """The next value, in memory alone: the log says it in another way, by a decision."""
         entry.assume(txn)
         self._index(entry)
 
-    def forget(self, entry: Entry, txn: Transaction) -> None:
+    def forget(self, entry: TransactionEntry, txn: Transaction) -> None:
         """An expired id: a tombstone, and gone."""
         entry.append_tombstone()
         self._drop(entry)
@@ -103,7 +103,7 @@ class Table:
             entry.txn = entry.txn.without_topics(topics)
             entry.ready = {partition for partition in entry.ready if partition[0] not in topics}
 
-    def drop(self, partition: int) -> list[Entry]:
+    def drop(self, partition: int) -> list[TransactionEntry]:
         """The ids of a partition are another broker's; returns them."""
         dropped = [entry for entry in self if entry.log.partition == partition]
         for entry in dropped:
@@ -150,18 +150,18 @@ class Table:
                 return  # an id with a slash was elsewhere in earlier versions: what its home says is newer
             self._drop(known)
         if value is not None:
-            self._index(Entry(decode_value(transactional_id, value), log))
+            self._index(TransactionEntry(decode_value(transactional_id, value), log))
 
-    def _index(self, entry: Entry) -> None:
+    def _index(self, entry: TransactionEntry) -> None:
         txn = entry.txn
         self._by_name[txn.transactional_id] = entry
         self._by_producer[txn.producer.producer_id] = entry
-        if txn.state is State.ONGOING:
+        if txn.state is TransactionState.ONGOING:
             self.ongoing[entry] = None
         else:
             self.ongoing.pop(entry, None)
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: TransactionEntry) -> None:
         del self._by_name[entry.txn.transactional_id]
         self._by_producer.pop(entry.txn.producer.producer_id, None)
         self.ongoing.pop(entry, None)

@@ -18,12 +18,12 @@ from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.queues.shard.shard import PutResult, Shard
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
-from waystation.topics.messages import Published, Stamp, check_in_sync
+from waystation.topics.messages import PublishReceipts, Stamp, check_in_sync
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.errors import InvalidTransactionState, ReservedTransactionalId
 from waystation.transactions.listing import TransactionFilter
-from waystation.transactions.machine import Producer, State
+from waystation.transactions.machine import Producer, TransactionState
 
 if TYPE_CHECKING:
     from waystation.core import Core
@@ -76,7 +76,9 @@ class Transacting:
         """Ends what the broker itself had begun before a crash, so that nobody waits for its timeout: at the start, or
         when it coordinates another state log from now on, whose own transactions were of the node that did before."""
         transactions = self._broker.transactions
-        for left in transactions.listing(TransactionFilter(states=frozenset({State.ONGOING.label}))).transactions:
+        for left in transactions.listing(
+            TransactionFilter(states=frozenset({TransactionState.ONGOING.label}))
+        ).transactions:
             own = left.transactional_id.startswith(OWN_PREFIX)
             if own and state_log in (None, transactions.partition_of(left.transactional_id)):
                 await self.begin(left.transactional_id)
@@ -103,7 +105,7 @@ class Tx:
 
     async def publish(
         self, topic: str, messages: Sequence[Message], partition: int | None = None, *, internal: bool = False
-    ) -> Published:
+    ) -> PublishReceipts:
         """Messages to a topic, seen by read_committed readers when the transaction commits. `internal`: the broker
         publishes, and the topic may be its own."""
         if self._gate is not None:
@@ -115,12 +117,12 @@ class Tx:
         positions: dict[int, deque[int]] = {}  # the same message may be given several times
         for position, message in enumerate(messages):
             positions.setdefault(id(message), deque()).append(position)
-        all_of_it = Published([], [])
+        all_of_it = PublishReceipts([], [])
         for target, share in shares:
             self._check_joined((topic, target.index))
             part = self._broker.messages.publish(topic, share, target.index, stamp=self._stamp, internal=internal)
             given = [positions[id(message)].popleft() for message in share]
-            all_of_it = Published(
+            all_of_it = PublishReceipts(
                 all_of_it.places + part.places,
                 all_of_it.receipts + part.receipts,
                 all_of_it.bytes + part.bytes,

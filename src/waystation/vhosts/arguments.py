@@ -13,7 +13,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
-from waystation.broker.access.types import DEFAULT, Names, Overflow, QueueSettings, declared
+from waystation.broker.access.types import DEFAULT, NamespaceNames, Overflow, QueueSettings, declared
 from waystation.message import HIGHEST_PRIORITY, MAX_HORIZON_MS
 from waystation.wire.amqp.errors import PRECONDITION_FAILED, AmqpError
 from waystation.wire.amqp.template import AT_ONCE_MS
@@ -203,7 +203,7 @@ def _check_quorum(where: str, *, durable: bool, exclusive: bool, auto_delete: bo
 
 def settings_of(
     arguments: Mapping[str, Any],
-    names: Names,
+    names: NamespaceNames,
     where: str,
     *,
     durable: bool = True,
@@ -241,12 +241,12 @@ def _at_least_one(value: int | None) -> int | None:
     return None if value is None else min(max(value, 1), _MOST)
 
 
-def arguments_of(settings: QueueSettings, names: Names | None = None) -> dict[str, Any]:
+def arguments_of(settings: QueueSettings, names: NamespaceNames | None = None) -> dict[str, Any]:
     """What a declaration of a queue with these settings says, without what policies have put in their place.
 
     What is usual for an AMQP client is left out. `names`: the virtual host's, for the names of exchanges.
     """
-    names = names or Names(DEFAULT)
+    names = names or NamespaceNames(DEFAULT)
     settings = declared(settings)
     found: dict[str, Any] = {
         EXPIRES: settings.expires_ms,
@@ -279,7 +279,7 @@ def _overflow_of(settings: QueueSettings) -> str | None:
 
 
 def check_same(
-    present: QueueSettings, asked: QueueSettings, arguments: Mapping[str, Any], names: Names, where: str
+    present: QueueSettings, asked: QueueSettings, arguments: Mapping[str, Any], names: NamespaceNames, where: str
 ) -> None:
     """Raises 406 if the queue that is there is another than the declaration wants.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from waystation.broker.access.types import DEFAULT, EXCHANGE_TARGET, Feed, Names, TopicQueueSettings
+from waystation.broker.access.types import DEFAULT, EXCHANGE_TARGET, Feed, NamespaceNames, TopicQueueSettings
 from waystation.errors import AlreadyExists, Conflict, NotFound, WaystationError
 from waystation.message import MAX_HORIZON_MS
 from waystation.vhosts.streams import (
@@ -174,7 +174,7 @@ class TopicQueueSource:
         return of_error(error)
 
 
-def arguments_of(settings: TopicQueueSettings, names: Names) -> dict[str, Any]:
+def arguments_of(settings: TopicQueueSettings, names: NamespaceNames) -> dict[str, Any]:
     """What a declaration of a queue on a topic says."""
     arguments: dict[str, Any] = {X_TOPIC: names.local_topic(settings.topic)}
     if settings.start != "earliest":
@@ -201,7 +201,7 @@ class Sources:
         self._world = world
 
     @property
-    def _names(self) -> Names:
+    def _names(self) -> NamespaceNames:
         return self._access.names
 
     def find(self, name: str) -> Source | None:

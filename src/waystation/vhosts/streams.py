@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from waystation.broker.access.types import Feed, Start, check_partitions
+from waystation.broker.access.types import Feed, TailStart, check_partitions
 from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, of_error
 
@@ -48,8 +48,8 @@ _UNITS_MS = {
     "s": 1_000,
 }
 _AGE = re.compile(r"(\d{1,9})([YMDhms])")
-NEXT = Start("next")
-_WORDS = {"first": Start("first"), "last": Start("last"), "next": NEXT}
+NEXT = TailStart("next")
+_WORDS = {"first": TailStart("first"), "last": TailStart("last"), "next": NEXT}
 
 _NOT_FOR_STREAMS = (
     "x-expires",
@@ -71,21 +71,21 @@ def age_ms(text: str) -> int | None:
     return None if found is None else int(found[1]) * _UNITS_MS[found[2]]
 
 
-def start_of(value: object, where: str, now_ms: int) -> Start:
+def start_of(value: object, where: str, now_ms: int) -> TailStart:
     """What `x-stream-offset` means. `where`: the queue, for the text of the refusal."""
     if value is None:
         return NEXT
     if isinstance(value, datetime):
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return Start("time", max(0, int(moment.timestamp() * 1000)))
+        return TailStart("time", max(0, int(moment.timestamp() * 1000)))
     if isinstance(value, str):
         if value in _WORDS:
             return _WORDS[value]
         ago_ms = age_ms(value)
         if ago_ms is not None:
-            return Start("time", max(0, now_ms - ago_ms))
+            return TailStart("time", max(0, now_ms - ago_ms))
     elif isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return Start("offset", value)
+        return TailStart("offset", value)
     raise AmqpError(
         PRECONDITION_FAILED,
         f"invalid arg '{OFFSET}' for {where}: {str(value)[:60]!r} is none of first, last, next, an offset,"

@@ -16,7 +16,7 @@ from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCK
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
-    from waystation.broker.access.types import KnownQueue, Names
+    from waystation.broker.access.types import KnownQueue, NamespaceNames
     from waystation.vhosts.sources import Sources
     from waystation.world import World
 
@@ -36,7 +36,7 @@ class Vhost:
         self.owner = owner
 
     @property
-    def names(self) -> Names:
+    def names(self) -> NamespaceNames:
         return self.access.names
 
     # -- finding ------------------------------------------------------------------------------------------------------

@@ -23,10 +23,10 @@ from waystation.protocols.amqp.events import (
     CONNECTION_MOVES,
     Acked,
     Broken,
+    ChannelOpened,
     Event,
     Greeted,
     Method,
-    Opened,
     Phase,
     PublishEvent,
     WrongHeader,
@@ -49,7 +49,14 @@ LOGIN = b"".join(
 def engine() -> Engine:
     """With channels 1 and 2 open."""
     made = Engine(lambda: LIMIT)
-    assert [type(event) for event in made.receive(LOGIN)] == [Greeted, Method, Method, Method, Opened, Opened]
+    assert [type(event) for event in made.receive(LOGIN)] == [
+        Greeted,
+        Method,
+        Method,
+        Method,
+        ChannelOpened,
+        ChannelOpened,
+    ]
     made.tuned(FRAME_MAX, 10)
     return made
 
@@ -194,15 +201,15 @@ def test_a_channel_that_we_closed_passes_over_everything_until_the_peer_agrees()
     assert [seen(event)[:2] for event in receiving.receive(rest)] == [("publish", 2)]
     receiving.receive(method(commands.Channel.CloseOk(), 1))
     assert 1 not in receiving.channels
-    assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 1))] == [Opened]
+    assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 1))] == [ChannelOpened]
 
 
 def test_channel_max_limits_how_many_channels_are_open_whatever_their_numbers() -> None:
     receiving = engine()
     receiving.tuned(FRAME_MAX, 3)
-    assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 65_535))] == [Opened]
+    assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 65_535))] == [ChannelOpened]
     receiving.closed(receiving.channels[1])
-    assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 4))] == [Opened]
+    assert [type(event) for event in receiving.receive(method(commands.Channel.Open(), 4))] == [ChannelOpened]
     (event,) = receiving.receive(method(commands.Channel.Open(), 1))
     assert isinstance(event, Broken)
     assert (event.error.code, event.channel) == (530, None)

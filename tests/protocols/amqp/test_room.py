@@ -14,7 +14,7 @@ from tests.support.names import unique
 from tests.support.ports import split_address
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.protocols.amqp.room import Room, Share
+from waystation.protocols.amqp.room import Room, RoomShare
 from waystation.wire.amqp.errors import AmqpError
 
 KiB, MiB = 1024, 1024 * 1024
@@ -109,7 +109,7 @@ def test_all_connections_together_have_a_bound_and_a_lost_one_gives_back(
 
 def test_a_share_gives_back_what_it_took_and_no_more() -> None:
     room = Room(lambda: 100, lambda: 10)
-    first, second = Share(room), Share(room)
+    first, second = RoomShare(room), RoomShare(room)
     first.take(25)
     with pytest.raises(AmqpError):
         first.take(1)

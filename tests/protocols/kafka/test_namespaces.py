@@ -14,14 +14,14 @@ from kio.schema.index import schema_name_map
 from kio.static.constants import EntityType
 
 from tests.protocols.kafka import frames
-from waystation.broker.access.types import Names, Regex
+from waystation.broker.access.types import NamespaceNames, Regex
 from waystation.errors import InvalidPattern
 from waystation.groups.machines.classic_member import assigned_partitions, read_subscription, write_assignment
 from waystation.protocols.kafka.apis import APIS
 from waystation.protocols.kafka.requests import member_metadata
 from waystation.protocols.kafka.requests.namespaces import inward, outward, translated
 
-SHOP = Names("shop")
+SHOP = NamespaceNames("shop")
 CASES = [
     (api.name, version)
     for api in APIS.values()

@@ -14,7 +14,7 @@ from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.management import paging
 from waystation.protocols.management.calls import Refused
 from waystation.protocols.management.paging import TRUNCATED, reply_list
-from waystation.protocols.management.rates import Rates
+from waystation.protocols.management.rates import MessageRates
 
 
 def listed(names: Any, gone: str = "", **query: str) -> tuple[Any, Reply]:
@@ -110,7 +110,7 @@ class Clock:
 
 def test_a_rate_is_the_growth_between_two_looks() -> None:
     clock = Clock()
-    rates = Rates(lambda: clock.now)
+    rates = MessageRates(lambda: clock.now)
     assert rates.details("q", {"n": 10}) == {"n": 10}
     clock.now = 0.5
     assert rates.details("q", {"n": 12}) == {"n": 12}, "too soon to say"
@@ -130,7 +130,7 @@ def test_a_rate_is_the_growth_between_two_looks() -> None:
 def test_rates_of_what_nobody_looks_at_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("waystation.protocols.management.rates.MAX_KNOWN", 3)
     clock = Clock()
-    rates = Rates(lambda: clock.now)
+    rates = MessageRates(lambda: clock.now)
     for name in ("a", "b", "c", "a", "d"):
         rates.details(name, {"n": 1})
     clock.now = 10.0

@@ -18,7 +18,7 @@ from waystation.protocols.native.framing.frames import (
     LARGE_FRAME_BYTES,
     BadFrame,
     Frames,
-    Refused,
+    UnreadableRequest,
     check_values,
     encode_into,
 )
@@ -105,7 +105,7 @@ def test_bytes_that_are_not_msgpack_end_it_after_what_came_before() -> None:
 def test_a_command_that_makes_no_sense_is_refused_by_its_id(command: dict[str, Any], said: str) -> None:
     frames = _fed(MAGIC + frame_of(command) + frame_of(PUT))
     refused, put = frames.commands()
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, UnreadableRequest)
     assert refused.id == 5
     assert said in refused.why
     assert put == PUT
@@ -114,7 +114,7 @@ def test_a_command_that_makes_no_sense_is_refused_by_its_id(command: dict[str, A
 @pytest.mark.parametrize("value", [5, "text", [1, 2], None, {"action": "ping", "id": "text"}])
 def test_what_is_not_even_a_map_is_refused_without_an_id(value: object) -> None:
     (refused,) = _fed(MAGIC + frame_of(value)).commands()
-    assert refused == Refused(0, refused.why)  # type: ignore[union-attr]
+    assert refused == UnreadableRequest(0, refused.why)  # type: ignore[union-attr]
 
 
 def test_deep_nesting_is_no_danger() -> None:
@@ -122,7 +122,7 @@ def test_deep_nesting_is_no_danger() -> None:
     body = b"\x83\xa6action\xa3put\xa5queue\xa1q\xa8messages" + deep
     frames = _fed(MAGIC + len(body).to_bytes(4, "big") + body)
     try:
-        assert all(isinstance(each, Refused) for each in frames.commands())
+        assert all(isinstance(each, UnreadableRequest) for each in frames.commands())
     except BadFrame:
         pass
 

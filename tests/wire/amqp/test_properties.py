@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from waystation.message import MAX_HORIZON_MS, AmqpDetails, Message, check_message, size_of
-from waystation.routing.namespace_names import Names
+from waystation.routing.namespace_names import NamespaceNames
 from waystation.wire.amqp.errors import AmqpError
 from waystation.wire.amqp.properties import encode, template_of
 from waystation.wire.amqp.tables import encode_table
 from waystation.wire.amqp.template import AT_ONCE_MS, MAX_CACHED_BYTES
 
-HERE = Names("/")
-SHOP = Names("shop")
+HERE = NamespaceNames("/")
+SHOP = NamespaceNames("shop")
 NOON = datetime(2024, 5, 6, 12, 0, 0, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp()) * 1000
 

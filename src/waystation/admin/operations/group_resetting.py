@@ -15,7 +15,7 @@ from waystation.admin.views.overview import commit_offsets
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.groups.machines.errors import UnknownGroup
 from waystation.queues.redriving import delete_redriven
-from waystation.topics.partitions.start_position import Start, offset_of, parse_start
+from waystation.topics.partitions.start_position import StartPosition, offset_of, parse_start
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -184,7 +184,9 @@ def _exists(broker: ManagedBroker, place: TopicPartition) -> bool:
     return topic is not None and place[1] < len(topic.partitions)
 
 
-async def _resolved(broker: ManagedBroker, start: Start, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+async def _resolved(
+    broker: ManagedBroker, start: StartPosition, places: list[TopicPartition]
+) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for count, (topic, index) in enumerate(places, 1):
         found[topic, index] = offset_of(start, broker.topics.get(topic).partition(index))

@@ -33,7 +33,7 @@ class SearchQuery(SearchTerms, kw_only=True):
     topic: str
 
 
-class Wanted:
+class MessageMatcher:
     """What a message has to be like."""
 
     def __init__(self, query: SearchQuery) -> None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from waystation.admin.operations.search_terms import SearchQuery, Wanted
+from waystation.admin.operations.search_terms import MessageMatcher, SearchQuery
 from waystation.admin.views.view_topics import found as topic_of
 from waystation.errors import Invalid
 from waystation.log.aborted import Aborted
@@ -98,7 +98,7 @@ class _Lane:
 async def search(broker: ManagedBroker, query: SearchQuery) -> SearchAnswer:
     """Some of the messages that match, and where to go on. NotFound for a topic that there is not."""
     topic = topic_of(broker, query.topic)
-    wanted = Wanted(query)
+    wanted = MessageMatcher(query)
     if query.id and not query.cursor:
         found = await broker.messages.find(query.id, topic.name) if _is_place(query.id, topic.name) else None
         if found is not None:
@@ -113,7 +113,7 @@ async def search(broker: ManagedBroker, query: SearchQuery) -> SearchAnswer:
 class _Search:
     """One call."""
 
-    def __init__(self, broker: ManagedBroker, topic: Topic, query: SearchQuery, wanted: Wanted) -> None:
+    def __init__(self, broker: ManagedBroker, topic: Topic, query: SearchQuery, wanted: MessageMatcher) -> None:
         self._broker = broker
         self._topic = topic
         self._query = query
@@ -294,7 +294,9 @@ class _Search:
         return urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _open(partition: Partition, data: bytes, first: int, end: int, aborted: Sequence[Aborted], wanted: Wanted) -> _Part:
+def _open(
+    partition: Partition, data: bytes, first: int, end: int, aborted: Sequence[Aborted], wanted: MessageMatcher
+) -> _Part:
     """The messages in some bytes of a log that match. Touches nothing else: it may run on a thread."""
     found: list[Delivered] = []
     following, scanned, opened = first, 0, 0

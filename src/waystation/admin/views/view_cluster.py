@@ -23,7 +23,7 @@ from waystation.version import __version__
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
-    from waystation.cluster.view import Placed
+    from waystation.cluster.view import PartitionReplicas
     from waystation.topics.topics import Topic
 
 Which = Literal["all", "under-replicated", "offline", "moving"]
@@ -153,14 +153,14 @@ def _wanted(broker: ManagedBroker, topic: Topic, name: str, query: PartitionsQue
     return query.which == "all" or _is(placed, query.which)
 
 
-def _is_led(broker: ManagedBroker, topic: Topic, index: int, placed: Placed) -> bool:
+def _is_led(broker: ManagedBroker, topic: Topic, index: int, placed: PartitionReplicas) -> bool:
     """As far as this node can say."""
     if placed.leader == broker.view.node_id and not topic.partitions[index].leads:
         return False
     return placed.has_leader
 
 
-def _is(placed: Placed, which: Which) -> bool:
+def _is(placed: PartitionReplicas, which: Which) -> bool:
     if which == "moving":
         return bool(placed.adding or placed.removing)
     return not set(placed.replicas) <= set(placed.in_sync)

@@ -63,13 +63,13 @@ from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
 from waystation.queues.shard.shard import PutEach, PutEachOutcome, PutOutcome, PutResult
 from waystation.routing.exchanges.exchange import ExchangeSettings
-from waystation.routing.namespace_names import DEFAULT, Names, prefix_of
-from waystation.routing.resolving import Route
+from waystation.routing.namespace_names import DEFAULT, NamespaceNames, prefix_of
+from waystation.routing.resolving import ResolvedRoute
 from waystation.security.permissions import Resource
 from waystation.security.principals import Principal
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.dedup import DEDUP_MS, DEDUP_SETTING
-from waystation.topics.messages import Published
+from waystation.topics.messages import PublishReceipts
 from waystation.topics.partitions.partition import Receipt
 from waystation.transactions.transacting import Tx, check_not_own
 
@@ -150,7 +150,7 @@ class Access:
         self.durable = broker.durability.wait
         self.when_durable = broker.durability.when_durable
         self.when_each_durable = broker.durability.when_each_durable
-        self.names = Names(namespace)
+        self.names = NamespaceNames(namespace)
         self._namespaces: Namespaces = broker.namespaces
         self.quotas = broker.quotas
         """Whether there are any (`on`): while there are none, nobody has to wait for one."""
@@ -411,9 +411,9 @@ class Access:
         )
 
     @property
-    def _within(self) -> Names:
+    def _within(self) -> NamespaceNames:
         """With the prefixes of all that the principal can reach."""
-        return Names(self.principal.within or DEFAULT)
+        return NamespaceNames(self.principal.within or DEFAULT)
 
     def check_consume(self, queue: str) -> None:
         """Raises if the principal may not consume from the queue: for who puts something into it first."""
@@ -547,14 +547,14 @@ class Access:
 
     def publish(
         self, topic: str, messages: Sequence[Message], partition: int | None = None, *, promised: bool = True
-    ) -> Published:
+    ) -> PublishReceipts:
         """Messages to a topic; they are durable when the receipts are. `promised`: somebody will be told so."""
         self.admit_topic(topic)
         published = self._broker.messages.publish(topic, messages, partition, promised=promised)
         self.count(len(messages) - len(published.duplicates), published.bytes)
         return published
 
-    async def publish_batches(self, topic: str, placed: Sequence[Placed]) -> Published:
+    async def publish_batches(self, topic: str, placed: Sequence[Placed]) -> PublishReceipts:
         """Record batches that the client has built, each for its partition."""
         target = await self.topic_to_publish(topic)
         checked = await check_batches(self._broker.publishing, target, placed)
@@ -691,7 +691,7 @@ class Access:
         locked = found.settings.exclusive and found.owner is not None and found.owner != owner
         return KnownQueue(found.settings, locked)
 
-    def resolve(self, exchange: str, routing_key: str) -> Route:
+    def resolve(self, exchange: str, routing_key: str) -> ResolvedRoute:
         """Where messages with this key go, for one who is about to publish: NotFound for an unknown exchange,
         NotAllowed for an internal one. To be asked again when the version of `route_table` is another."""
         if exchange:
@@ -730,7 +730,7 @@ class Access:
 
     def publish_each(
         self, topic: str, messages: Sequence[Message], partition: int | None = None, *, promised: bool
-    ) -> Published:
+    ) -> PublishReceipts:
         """The topic's share of what was routed."""
         self.admit_topic(topic)
         return self._broker.messages.publish(topic, messages, partition, promised=promised)
@@ -761,7 +761,7 @@ class Access:
             self._check_routed(queue)
         return self._broker.queues.put_same(queues, messages)
 
-    def publish_routed(self, topic: str, messages: Sequence[Message], *, promised: bool) -> Published:
+    def publish_routed(self, topic: str, messages: Sequence[Message], *, promised: bool) -> PublishReceipts:
         """`publish_each`, of what an exchange has routed."""
         if self._alarms.on and not self.waits:
             self._check_room(self._broker.namespaces.of_topic(topic), f"topic {topic!r}")

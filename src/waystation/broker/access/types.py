@@ -12,7 +12,7 @@ from waystation.cluster.decisions.state import NOBODY as NOBODY
 from waystation.cluster.replica_placement import WantedReplicas as WantedReplicas
 from waystation.cluster.view import ClusterView as ClusterView
 from waystation.cluster.view import KnownNode as KnownNode
-from waystation.cluster.view import Placed as Placed
+from waystation.cluster.view import PartitionReplicas as PartitionReplicas
 from waystation.cluster.view import closest as closest
 from waystation.groups.machines.calls import ConsumerBeat as ConsumerBeat
 from waystation.groups.machines.calls import ConsumerGroupView as ConsumerGroupView
@@ -65,7 +65,7 @@ from waystation.routing.exchanges.exchange import ExchangeSettings as ExchangeSe
 from waystation.routing.matching.patterns import regex_behind as regex_behind
 from waystation.routing.matching.regex import Regex as Regex
 from waystation.routing.namespace_names import DEFAULT as DEFAULT
-from waystation.routing.namespace_names import Names as Names
+from waystation.routing.namespace_names import NamespaceNames as NamespaceNames
 from waystation.security import credentials, kafka_acls, rabbitmq_permissions
 from waystation.security.authenticator import EXPIRED as EXPIRED
 from waystation.security.authenticator import NODE_MECHANISM as NODE_MECHANISM
@@ -90,10 +90,10 @@ from waystation.security.rabbitmq_permissions import permission_of as permission
 from waystation.security.rules import Resource as Resource
 from waystation.security.rules import Rule as Rule
 from waystation.security.sasl.exchange import Challenge as Challenge
-from waystation.security.sasl.exchange import Done as Done
-from waystation.security.sasl.exchange import Exchange as Exchange
 from waystation.security.sasl.exchange import Failed as Failed
+from waystation.security.sasl.exchange import LoggedIn as LoggedIn
 from waystation.security.sasl.exchange import Outcome as Outcome
+from waystation.security.sasl.exchange import SaslExchange as SaslExchange
 from waystation.security.topic_permissions import TopicPermission as TopicPermission
 from waystation.security.users import USER_LIMITS as USER_LIMITS
 from waystation.security.users import User as User
@@ -120,8 +120,8 @@ from waystation.share.topic_queue_settings import TopicQueueSettings as TopicQue
 from waystation.share.topic_queues import TopicQueue as TopicQueue
 from waystation.subscriptions import inboxes
 from waystation.subscriptions.group_member import GroupMember as GroupMember
-from waystation.subscriptions.tailing import Start as Start
 from waystation.subscriptions.tailing import TailFeed as TailFeed
+from waystation.subscriptions.tailing import TailStart as TailStart
 from waystation.topics.partitions.durability import Failures as Failures
 from waystation.topics.partitions.partition import Partition as Partition
 from waystation.topics.partitions.partition import Receipt as Receipt

@@ -13,7 +13,7 @@ from waystation.cli.terminal.output import note, print_json, spell_count
 from waystation.errors import Invalid, WaystationError
 
 if TYPE_CHECKING:
-    from waystation.client.records.publishing import OutgoingRecord, Placed, RecordPublisher
+    from waystation.client.records.publishing import BatchLocation, OutgoingRecord, RecordPublisher
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +118,7 @@ class _Ranges:
         self.all: list[list[int]] = []
         self._last: dict[int, list[int]] = {}
 
-    def add(self, placed: Placed) -> None:
+    def add(self, placed: BatchLocation) -> None:
         last = self._last.get(placed.partition)
         if last is not None and last[1] + last[2] == placed.base_offset:
             last[2] += placed.count

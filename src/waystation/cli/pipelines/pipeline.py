@@ -134,11 +134,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from waystation.spark.pipelines.file.problems import PipelineInvalid, Problem
+    from waystation.spark.pipelines.file.problems import FileProblem, PipelineInvalid
     from waystation.spark.pipelines.file.reading import read_with_problems
 
     said, otherwise = _said_server(arguments), _server(arguments)
-    found: list[tuple[Path, Problem]] = []
+    found: list[tuple[Path, FileProblem]] = []
     for file in arguments.file:
         try:
             if arguments.no_spark:

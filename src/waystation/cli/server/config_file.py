@@ -53,7 +53,7 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ConfigValue:
     """A value as the file has it, and the line of its key."""
 
     text: str
@@ -66,9 +66,9 @@ class ConfigFile:
     those of the broker."""
 
     path: str
-    options: dict[str, Given] = field(default_factory=dict)
-    listeners: dict[str, Given] = field(default_factory=dict)
-    settings: dict[str, Given] = field(default_factory=dict)
+    options: dict[str, ConfigValue] = field(default_factory=dict)
+    listeners: dict[str, ConfigValue] = field(default_factory=dict)
+    settings: dict[str, ConfigValue] = field(default_factory=dict)
     mistakes: list[Mistake] = field(default_factory=list)
 
 
@@ -137,19 +137,19 @@ class _Checker:
         into = self._config.options if name in STANDARD_LISTENERS else self._config.listeners
         if name in into:
             raise Invalid(f"it is there already, in line {into[name].line}: delete one of the two")
-        into[name] = Given(text, line)
+        into[name] = ConfigValue(text, line)
 
     def _take(self, name: str, value: object, line: int) -> None:
         option = OPTIONS.get(name)
         if name == LISTENERS and isinstance(value, str):
             found = pairs_of_listeners(value.split())
             found = {one: beside(text, self._folder) for one, text in found.items()}
-            self._config.listeners.update((one, Given(text, line)) for one, text in found.items())
+            self._config.listeners.update((one, ConfigValue(text, line)) for one, text in found.items())
         into = self._config.settings if option is None else self._config.options
         if name in into:
             raise Invalid(f"{name} is there already, in line {into[name].line}: delete one of the two")
         text = self._setting(name, value) if option is None else _option(option, value)
-        into[name] = Given(beside(text, self._folder) if name in STANDARD_LISTENERS else text, line)
+        into[name] = ConfigValue(beside(text, self._folder) if name in STANDARD_LISTENERS else text, line)
 
     def _setting(self, name: str, value: object) -> str:
         """A file that is named in [tls] is looked for beside this one."""

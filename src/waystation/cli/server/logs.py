@@ -15,7 +15,7 @@ import sys
 import time
 
 from waystation.cli.terminal.output import visible
-from waystation.observe.events import Event, Plain, spell_fields, spell_json
+from waystation.observe.events import LogEvent, Plain, spell_fields, spell_json
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("auto", "human", "text", "json")
@@ -42,7 +42,7 @@ class EventFormatter(logging.Formatter):
             "logger": record.name,
         }
         event = record.msg
-        if isinstance(event, Event):
+        if isinstance(event, LogEvent):
             fields |= {"event": event.name, "text": event.sentence, **event.fields}
         else:
             fields |= {"event": FOREIGN, "text": record.getMessage()}

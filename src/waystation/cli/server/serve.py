@@ -86,7 +86,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_run)
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ServePlan(msgspec.Struct, frozen=True):
     """What to start, checked."""
 
     data: str
@@ -105,7 +105,7 @@ class Plan(msgspec.Struct, frozen=True):
         return next((plan.address for plan in self.listeners if plan.terms.name == listener), None)
 
 
-def make_plan(arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Plan:
+def make_plan(arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> ServePlan:
     """Flags over the environment over the file over defaults; raises Invalid for anything that cannot be served."""
     flags: dict[str, str | None] = {name: getattr(arguments, name.replace("-", "_")) for name in OPTIONS}
     flags["insecure"] = "true" if arguments.insecure else None
@@ -132,7 +132,7 @@ def make_plan(arguments: argparse.Namespace, environment: Mapping[str, str] | No
     if cluster is not None:
         check_reachable(listeners)
         cluster = msgspec.structs.replace(cluster, link=_link(listeners, told.text("node-listener"), settings))
-    return Plan(
+    return ServePlan(
         data=MEMORY if memory else told.text("data"),
         listeners=listeners,
         insecure=told.text("insecure") == "true",
@@ -201,7 +201,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _serve(plan: Plan) -> None:
+async def _serve(plan: ServePlan) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -258,7 +258,7 @@ def _stop_or_die(stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _announce(plan: Plan, addresses: dict[str, str], *, encrypted: Collection[str]) -> None:
+def _announce(plan: ServePlan, addresses: dict[str, str], *, encrypted: Collection[str]) -> None:
     if plan.ready_file is not None:
         _write_whole(plan.ready_file, json.dumps(addresses))
     tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{name} {address}" for name, address in addresses.items()))
@@ -283,7 +283,7 @@ def _hints(addresses: dict[str, str], *, encrypted: Collection[str]) -> list[str
     return [*hints, "stop:            Ctrl-C"]
 
 
-def _where(plan: Plan) -> str:
+def _where(plan: ServePlan) -> str:
     if plan.data != MEMORY:
         return f"data in {plan.data}"
     most = spell_bytes(plan.settings.integer("waystation.memory.data.max.bytes"))

@@ -29,7 +29,7 @@ BLOCK_BYTES = 4 * 1024 * 1024
 PACE_S = 0.25
 """With --rate a block is what goes in this time."""
 
-Store = Callable[[list["Row"]], "Stored"]
+Store = Callable[[list["Row"]], "StoredBlock"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBlock:
     """What became of a block."""
 
     count: int
@@ -165,11 +165,11 @@ def _into_topic(arguments: argparse.Namespace) -> Iterator[Store]:
             # Made on the spot it would have as many partitions as the broker likes, not as many as the file has.
             publisher = RecordPublisher(mq, arguments.to, create=not where)
 
-        def store(block: list[Row]) -> Stored:
+        def store(block: list[Row]) -> StoredBlock:
             for row in block:
                 publisher.publish(row.as_record(keep_timestamp=keep, keep_partition=where))
             publisher.flush()
-            return Stored(len(block))
+            return StoredBlock(len(block))
 
         yield store
 
@@ -179,13 +179,13 @@ def _into_queue(arguments: argparse.Namespace) -> Iterator[Store]:
     with open_client(arguments) as mq:
         queue = queue_of(mq, arguments.queue)
 
-        def store(block: list[Row]) -> Stored:
+        def store(block: list[Row]) -> StoredBlock:
             now_ms = time.time_ns() // 1_000_000
             made = [row.as_message(now_ms, keep_times=arguments.keep_timestamps) for row in block]
             alive = [message for message in made if message is not None]
             stored = queue.put_many(alive) if alive else None
             kept, twice = (0, 0) if stored is None else (len(stored), len(stored.duplicates))
-            return Stored(kept, twice, len(made) - len(alive))
+            return StoredBlock(kept, twice, len(made) - len(alive))
 
         yield store
 

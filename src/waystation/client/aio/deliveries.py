@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 from waystation.client.aio.bridge import Bridge
-from waystation.client.consuming.feeding import Feed, Unsettled, Wanted
+from waystation.client.consuming.feeding import ConsumerRequest, Feed, Unsettled
 from waystation.client.core import Core
 from waystation.errors import Invalid
 from waystation.protocol import Command
@@ -16,7 +16,12 @@ class Deliveries:
     """Of one subscription. Any number of tasks may wait; each message goes to one of them."""
 
     def __init__(
-        self, core: Core, bridge: Bridge, wanted: Wanted, before: Command | None, visibility_timeout_ms: int | None
+        self,
+        core: Core,
+        bridge: Bridge,
+        wanted: ConsumerRequest,
+        before: Command | None,
+        visibility_timeout_ms: int | None,
     ) -> None:
         self._bridge = bridge
         self._news = asyncio.Event()

@@ -13,8 +13,8 @@ from waystation.client.aio.deliveries import Deliveries
 from waystation.client.aio.message import Message, settle_many
 from waystation.client.aio.opening import Opening
 from waystation.client.aio.workers import Workers
-from waystation.client.consuming.feeding import Wanted
-from waystation.client.consuming.given import Given
+from waystation.client.consuming.feeding import ConsumerRequest
+from waystation.client.consuming.given import UnsettledMessages
 from waystation.client.consuming.resequencing import Reason, Resequencer
 from waystation.client.core import Core
 from waystation.errors import Conflict
@@ -34,7 +34,7 @@ class Subscription:
         self,
         core: Core,
         bridge: Bridge,
-        wanted: Wanted,
+        wanted: ConsumerRequest,
         *,
         before: Command | None = None,
         visibility_timeout_ms: int | None = None,
@@ -42,7 +42,7 @@ class Subscription:
         self._bridge = bridge
         self._manual = wanted.manual or not wanted.settles
         self._transactional = wanted.transactional
-        self._given: Given[Message] = Given(wanted.window)
+        self._given: UnsettledMessages[Message] = UnsettledMessages(wanted.window)
         self._working: dict[int, Message] = {}  # by loop: what it was given last
         self._loops = itertools.count()
         self._workers: Workers | None = None
@@ -239,7 +239,7 @@ class Subscribing(Opening[Subscription]):  # asyncio only
         self,
         core: Core,
         bridge: Bridge,
-        wanted: Wanted,
+        wanted: ConsumerRequest,
         *,
         before: Command | None = None,
         visibility_timeout_ms: int | None = None,

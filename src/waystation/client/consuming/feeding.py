@@ -25,7 +25,7 @@ from waystation.queues.settings import DEFAULT_VISIBILITY_TIMEOUT_MS
 DEFAULT_WINDOW = 200
 
 
-class Wanted(NamedTuple):
+class ConsumerRequest(NamedTuple):
     """A command that opens a consumer, and how it is used."""
 
     command: Consume | Subscribe
@@ -64,7 +64,7 @@ class Feed:
     def __init__(
         self,
         connection: Connection,
-        wanted: Wanted,
+        wanted: ConsumerRequest,
         *,
         soon: Soon,
         notify: Callable[[], None],

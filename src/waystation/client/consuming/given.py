@@ -11,7 +11,7 @@ from waystation.client.consuming.received import Received
 M = TypeVar("M", bound=Received)
 
 
-class Given(Generic[M]):
+class UnsettledMessages(Generic[M]):
     """Forgets those that have a verdict, now and then, so that it stays as small as what is in flight. For any
     thread."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Literal, TypedDict
 
-from waystation.client.consuming.feeding import DEFAULT_WINDOW, Wanted
+from waystation.client.consuming.feeding import DEFAULT_WINDOW, ConsumerRequest
 from waystation.client.options.command_check import check
 from waystation.client.options.values import Moment, Seconds, milliseconds, moment_ms, whole_number
 from waystation.client.sending.producing import Guarantee, chosen
@@ -62,7 +62,7 @@ class SubscribeOptions(TypedDict, total=False):
     dead_letter: str | None
 
 
-def consume_wanted(queue: str, options: ConsumeOptions, guarantee: Guarantee) -> Wanted:
+def consume_wanted(queue: str, options: ConsumeOptions, guarantee: Guarantee) -> ConsumerRequest:
     _check(options, ConsumeOptions, "consume")
     guarantee = _receiving(options.get("guarantee"), guarantee)
     once = guarantee == "exactly-once"
@@ -76,10 +76,10 @@ def consume_wanted(queue: str, options: ConsumeOptions, guarantee: Guarantee) ->
     check(command)
     window = command.prefetch or DEFAULT_WINDOW
     most_once = guarantee == "at-most-once"
-    return Wanted(command, window, not most_once, once, options.get("manual", once), most_once)
+    return ConsumerRequest(command, window, not most_once, once, options.get("manual", once), most_once)
 
 
-def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, guarantee: Guarantee) -> Wanted:
+def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, guarantee: Guarantee) -> ConsumerRequest:
     _check(options, SubscribeOptions, "subscribe")
     group = options.get("group")
     guarantee = _receiving(options.get("guarantee"), guarantee)
@@ -108,7 +108,7 @@ def subscribe_wanted(patterns: str | Sequence[str], options: SubscribeOptions, g
     most_once = guarantee == "at-most-once" and mode != "live"
     settles = mode != "live" and not most_once
     manual = options.get("manual", once)
-    return Wanted(command, command.prefetch or DEFAULT_WINDOW, settles, once, manual, most_once)
+    return ConsumerRequest(command, command.prefetch or DEFAULT_WINDOW, settles, once, manual, most_once)
 
 
 def responder_queue(name: str) -> DeclareQueue:

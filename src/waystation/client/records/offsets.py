@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from waystation.client.sync.client import Client
-from waystation.topics.partitions.start_position import Start
+from waystation.topics.partitions.start_position import StartPosition
 
 EARLIEST = "earliest"
 LATEST = "latest"
@@ -40,6 +40,6 @@ def resolve(client: Client, at: str, places: Iterable[TopicPartition]) -> dict[T
     return {(topic, index): found[topic][index].offset for topic, index in wanted}
 
 
-def spelled(text: str, start: Start) -> str:
+def spelled(text: str, start: StartPosition) -> str:
     """What a person wrote, for later: an age is counted from when it was said."""
     return f"@{start.value}" if start.kind == "time" else text

@@ -44,7 +44,7 @@ class OutgoingRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class BatchLocation:
     """Where a batch was stored: `count` offsets from `base_offset` on."""
 
     partition: int
@@ -73,7 +73,7 @@ class RecordPublisher:
         create: bool = False,
         compression: str = "none",
         wait: bool = True,
-        on_placed: Callable[[Placed], None] = lambda placed: None,
+        on_placed: Callable[[BatchLocation], None] = lambda placed: None,
     ) -> None:
         self._calls = Calls(client)
         info = self._calls.run(admin.describe_topic(self._calls.core, topic, create=create))
@@ -131,7 +131,7 @@ class RecordPublisher:
             partition, count, sent = self._under_way.popleft()
             ((_, _, base_offset),) = self._calls.wait(sent).places
             self.acknowledged += count
-            self._on_placed(Placed(partition, base_offset, count))
+            self._on_placed(BatchLocation(partition, base_offset, count))
 
 
 def _batch(records: Sequence[OutgoingRecord], codec: int) -> bytearray:

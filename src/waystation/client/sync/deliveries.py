@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from waystation.client.consuming.feeding import Feed, Unsettled, Wanted
+from waystation.client.consuming.feeding import ConsumerRequest, Feed, Unsettled
 from waystation.client.core import Core
 from waystation.client.sync.bridge import Bridge
 from waystation.protocol import Command
@@ -16,7 +16,12 @@ class Deliveries:
     """Of one subscription, open when it is constructed. Any number of threads may wait; each message goes to one."""
 
     def __init__(
-        self, core: Core, bridge: Bridge, wanted: Wanted, before: Command | None, visibility_timeout_ms: int | None
+        self,
+        core: Core,
+        bridge: Bridge,
+        wanted: ConsumerRequest,
+        before: Command | None,
+        visibility_timeout_ms: int | None,
     ) -> None:
         self._bridge = bridge
         self._news = threading.Condition()
@@ -92,7 +97,11 @@ class _Notify:
 
 
 async def _open(
-    core: Core, wanted: Wanted, notify: Callable[[], None], before: Command | None, visibility_timeout_ms: int | None
+    core: Core,
+    wanted: ConsumerRequest,
+    notify: Callable[[], None],
+    before: Command | None,
+    visibility_timeout_ms: int | None,
 ) -> Feed:
     feed = core.feed(wanted, notify, before=before, visibility_timeout_ms=visibility_timeout_ms)
     await feed.open()

@@ -20,7 +20,7 @@ from collections.abc import Collection, Container, Mapping
 from waystation.catalog.catalog import ABSENT
 from waystation.cluster.decisions.promises import floor
 from waystation.cluster.decisions.state import NOBODY, DiskState, NodeState, PartitionState, changed, node_key
-from waystation.cluster.decisions.writes import Identity, Known, Write
+from waystation.cluster.decisions.writes import Identity, StoreEntry, Write
 from waystation.errors import ElectionNotNeeded, NoEligibleLeader, NoPreferredLeader
 
 
@@ -45,7 +45,7 @@ def may_lead(me: Identity, state: PartitionState, barred: int, log_epoch: int, *
 
 def takeover(
     me: Identity,
-    partition: Known[PartitionState],
+    partition: StoreEntry[PartitionState],
     living: Container[int],
     min_in_sync: int,
     log_epoch: int,
@@ -78,7 +78,7 @@ def turn(node_id: int, state: PartitionState, living: Container[int], resigned: 
     return ordered.index(node_id) if node_id in ordered else len(ordered)
 
 
-def claim(me: Identity, partition: Known[PartitionState], log_epoch: int) -> Write | None:
+def claim(me: Identity, partition: StoreEntry[PartitionState], log_epoch: int) -> Write | None:
     """This node has started and the store names it as leader, of an epoch that it may not lead any more: it claims the
     next one, or resigns where it is not in the in-sync set."""
     state = partition.state
@@ -89,7 +89,7 @@ def claim(me: Identity, partition: Known[PartitionState], log_epoch: int) -> Wri
     return Write({partition.key: led(state, me.node_id)}, me.expected | {partition.key: partition.revision})
 
 
-def resign(me: Identity, partition: Known[PartitionState]) -> Write | None:
+def resign(me: Identity, partition: StoreEntry[PartitionState]) -> Write | None:
     """This leader cannot go on: its disk fails, or it is cut off from its followers but not from the store."""
     if partition.state.leader != me.node_id:
         return None
@@ -97,7 +97,9 @@ def resign(me: Identity, partition: Known[PartitionState]) -> Write | None:
     return Write({partition.key: state}, me.expected | {partition.key: partition.revision})
 
 
-def hand_over(me: Identity, partition: Known[PartitionState], to: int, node: Known[NodeState]) -> Write | None:
+def hand_over(
+    me: Identity, partition: StoreEntry[PartitionState], to: int, node: StoreEntry[NodeState]
+) -> Write | None:
     """This leader makes another in-sync replica the leader: a drain, or the preferred leader has come back.
 
     That the heir has caught up is a matter of speed (`LeaderState.caught_up`), and so is the comparing of its node
@@ -110,7 +112,7 @@ def hand_over(me: Identity, partition: Known[PartitionState], to: int, node: Kno
     return Write({partition.key: led(state, to)}, expected)
 
 
-def heir(state: PartitionState, nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]) -> int | None:
+def heir(state: PartitionState, nodes: Mapping[int, StoreEntry[NodeState]], caught_up: Collection[int]) -> int | None:
     """To whom a leader hands over when its node is drained or its replica removed: the first in the order of preference
     that lives, has caught up, and neither is drained nor to be removed itself."""
     able = [
@@ -121,14 +123,19 @@ def heir(state: PartitionState, nodes: Mapping[int, Known[NodeState]], caught_up
     return next((one for one in able if one in nodes and not nodes[one].state.draining), None)
 
 
-def preferred(state: PartitionState, nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]) -> int | None:
+def preferred(
+    state: PartitionState, nodes: Mapping[int, StoreEntry[NodeState]], caught_up: Collection[int]
+) -> int | None:
     """To whom a leader hands over because it is preferred; None: it leads already, or cannot yet."""
     first = next((one for one in state.replicas if one not in state.removing), None)
     return first if first is not None and first == heir(state, nodes, caught_up) else None
 
 
 def drain(
-    me: Identity, partition: Known[PartitionState], nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]
+    me: Identity,
+    partition: StoreEntry[PartitionState],
+    nodes: Mapping[int, StoreEntry[NodeState]],
+    caught_up: Collection[int],
 ) -> Write | None:
     """Of a node that is drained: it gives a leadership away. None: it has none here, or nobody can have it yet."""
     to = heir(partition.state, nodes, caught_up)
@@ -136,7 +143,10 @@ def drain(
 
 
 def to_preferred(
-    me: Identity, partition: Known[PartitionState], nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]
+    me: Identity,
+    partition: StoreEntry[PartitionState],
+    nodes: Mapping[int, StoreEntry[NodeState]],
+    caught_up: Collection[int],
 ) -> Write | None:
     """Of a leader: it gives the leadership back to whom the partition prefers."""
     to = preferred(partition.state, nodes, caught_up)
@@ -144,7 +154,7 @@ def to_preferred(
 
 
 def elect_preferred(
-    partition: Known[PartitionState], nodes: Mapping[int, Known[NodeState]], caught_up: Collection[int]
+    partition: StoreEntry[PartitionState], nodes: Mapping[int, StoreEntry[NodeState]], caught_up: Collection[int]
 ) -> int:
     """As `preferred`, where somebody has asked for it. ElectionNotNeeded, NoPreferredLeader."""
     state = partition.state
@@ -160,7 +170,7 @@ def elect_preferred(
     return to
 
 
-def evict(peer: Known[NodeState], incarnation: int) -> Write | None:
+def evict(peer: StoreEntry[NodeState], incarnation: int) -> Write | None:
     """The peer's process is dead (it refuses connections): its node entry is deleted before its lease runs out.
 
     `incarnation`: of the process that was connected; a later one has started meanwhile and must not be evicted.
@@ -171,10 +181,10 @@ def evict(peer: Known[NodeState], incarnation: int) -> Write | None:
 
 
 def elect_unclean(
-    partition: Known[PartitionState],
+    partition: StoreEntry[PartitionState],
     node_id: int,
     living: Container[int],
-    disk: Known[DiskState] | None,
+    disk: StoreEntry[DiskState] | None,
     log_epoch: int,
 ) -> Write:
     """An operator makes a replica leader that may lack acknowledged records: what it lacks is lost.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from waystation.cluster.decisions.elections import store_went_back
-from waystation.cluster.decisions.replica_fetch import FetchAnswer, History, ReplicaFetch
+from waystation.cluster.decisions.replica_fetch import EpochHistory, FetchAnswer, ReplicaFetch
 from waystation.cluster.decisions.state import NOBODY, PartitionState
 from waystation.cluster.decisions.writes import Identity
 
@@ -47,7 +47,9 @@ class Drop(msgspec.Struct, frozen=True):
     """The answer belongs to another epoch, or to an earlier fetch: nothing is done with it."""
 
 
-def next_fetch(me: Identity, state: PartitionState, log: History, durable: int, number: int) -> ReplicaFetch | None:
+def next_fetch(
+    me: Identity, state: PartitionState, log: EpochHistory, durable: int, number: int
+) -> ReplicaFetch | None:
     """None: there is nobody to fetch from, or this node may not, or its log is not durable up to its end yet."""
     if state.leader in (NOBODY, me.node_id) or me.leaving or me.node_id not in state.replicas:
         return None
@@ -66,7 +68,7 @@ def next_fetch(me: Identity, state: PartitionState, log: History, durable: int, 
 
 
 def received(
-    state: PartitionState, answer: FetchAnswer, log: History, high_watermark: int
+    state: PartitionState, answer: FetchAnswer, log: EpochHistory, high_watermark: int
 ) -> Append | Truncate | BeginAgain | Drop:
     """What is done with a leader's answer. `state`: this node's view now, which may be another than when it asked."""
     if answer.epoch != state.epoch or answer.leader != state.leader or answer.offset != log.end:

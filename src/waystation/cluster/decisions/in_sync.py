@@ -19,14 +19,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from waystation.cluster.decisions.promises import Joiner, floor
 from waystation.cluster.decisions.state import NOBODY, DiskState, PartitionState, changed
-from waystation.cluster.decisions.writes import Identity, Known, Write
+from waystation.cluster.decisions.writes import Identity, StoreEntry, Write
 
 
 def grow(
     me: Identity,
-    partition: Known[PartitionState],
+    partition: StoreEntry[PartitionState],
     joiners: Sequence[Joiner],
-    disks: Mapping[int, Known[DiskState]],
+    disks: Mapping[int, StoreEntry[DiskState]],
 ) -> Write | None:
     """The leader lets replicas in whose fetches have shown that they have all of it."""
     state = partition.state
@@ -50,7 +50,7 @@ def grow(
 
 def shrink(
     me: Identity,
-    partition: Known[PartitionState],
+    partition: StoreEntry[PartitionState],
     behind: Collection[int],
     min_in_sync: int,
     broken: Collection[int] = (),
@@ -69,7 +69,7 @@ def shrink(
     return Write({partition.key: changed(state, in_sync=members)}, me.expected | {partition.key: partition.revision})
 
 
-def leave(me: Identity, partition: Known[PartitionState]) -> Write | None:
+def leave(me: Identity, partition: StoreEntry[PartitionState]) -> Write | None:
     """Of a node whose folder is not the one that made its promises. If it was the last member, nobody may lead until an
     operator decides."""
     state = partition.state

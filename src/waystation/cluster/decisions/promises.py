@@ -22,12 +22,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from waystation.cluster.decisions.replica_fetch import EpochEnd, History, ReplicaFetch
+from waystation.cluster.decisions.replica_fetch import EpochEnd, EpochHistory, ReplicaFetch
 from waystation.cluster.decisions.state import PartitionState
-from waystation.cluster.decisions.writes import Known
+from waystation.cluster.decisions.writes import StoreEntry
 
 
-class Verdict(Enum):
+class FetchVerdict(Enum):
     """Of a fetch."""
 
     SERVED = "the follower gets records from its offset on, when there are some"
@@ -39,8 +39,8 @@ class Verdict(Enum):
     STALE = "sent by a former process, from a replaced disk, or before one that was heard already: no answer"
 
 
-class Fetched(NamedTuple):
-    verdict: Verdict
+class FetchDecision(NamedTuple):
+    verdict: FetchVerdict
     diverging: EpochEnd | None = None
 
 
@@ -51,7 +51,7 @@ class Joiner(NamedTuple):
     folder: str
 
 
-class Follower(msgspec.Struct, frozen=True):
+class FollowerProgress(msgspec.Struct, frozen=True):
     """What was heard of a follower in this epoch."""
 
     folder: str
@@ -84,14 +84,14 @@ class LeaderState(msgspec.Struct):
     """Of one partition that this node leads, from when it learned of its epoch until it learns of another."""
 
     node_id: int
-    view: Known[PartitionState]  # the newest that the watch has told
+    view: StoreEntry[PartitionState]  # the newest that the watch has told
     min_in_sync: int  # the topic's `min.insync.replicas`; may be changed at any time
     start: int  # the log's end when the epoch began
     high_watermark: int  # at first: what it knew as a follower, not above its log's end
     since: float  # when the epoch began
     end: int  # the log's
     durable: int
-    followers: dict[int, Follower] = msgspec.field(default_factory=dict)
+    followers: dict[int, FollowerProgress] = msgspec.field(default_factory=dict)
     pending: Pending | None = None
     broken: frozenset[int] = frozenset()
     """Members that fetched below what they had promised in this epoch: their disks have lost records. They are to be
@@ -103,7 +103,7 @@ class LeaderState(msgspec.Struct):
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
-    def learned(self, view: Known[PartitionState]) -> bool:
+    def learned(self, view: StoreEntry[PartitionState]) -> bool:
         """The watch has told a new value of the partition's entry. False: deposed, this state is over."""
         if view.state.leader != self.node_id or view.state.epoch != self.epoch:
             return False
@@ -178,17 +178,17 @@ class LeaderState(msgspec.Struct):
 
     # -- followers ----------------------------------------------------------------------------------------------------
 
-    def fetched(self, fetch: ReplicaFetch, log: History, now: float) -> Fetched:
+    def fetched(self, fetch: ReplicaFetch, log: EpochHistory, now: float) -> FetchDecision:
         """A follower has fetched: what it is answered. Counts its promise."""
         state = self.view.state
         if fetch.epoch != state.epoch:
-            return Fetched(Verdict.FENCED_EPOCH if fetch.epoch < state.epoch else Verdict.UNKNOWN_EPOCH)
+            return FetchDecision(FetchVerdict.FENCED_EPOCH if fetch.epoch < state.epoch else FetchVerdict.UNKNOWN_EPOCH)
         if fetch.node_id not in state.replicas:
-            return Fetched(Verdict.NOT_A_REPLICA)
+            return FetchDecision(FetchVerdict.NOT_A_REPLICA)
         known = self.followers.get(fetch.node_id)
         if known is not None:
             if (fetch.incarnation, fetch.number) <= (known.incarnation, known.number):
-                return Fetched(Verdict.STALE)
+                return FetchDecision(FetchVerdict.STALE)
             if fetch.folder != known.folder:
                 known = None  # another disk: what the former one had promised is void
         diverging = log.parts_from(fetch.offset, fetch.last_epoch)
@@ -198,16 +198,18 @@ class LeaderState(msgspec.Struct):
         self.followers[fetch.node_id] = self._heard(fetch, known, now, counts=diverging is None)
         self._advance()
         if diverging is not None:
-            return Fetched(Verdict.DIVERGING, diverging)
-        return Fetched(Verdict.BEHIND_START if fetch.offset < log.start else Verdict.SERVED)
+            return FetchDecision(FetchVerdict.DIVERGING, diverging)
+        return FetchDecision(FetchVerdict.BEHIND_START if fetch.offset < log.start else FetchVerdict.SERVED)
 
-    def _heard(self, fetch: ReplicaFetch, known: Follower | None, now: float, *, counts: bool) -> Follower:
+    def _heard(
+        self, fetch: ReplicaFetch, known: FollowerProgress | None, now: float, *, counts: bool
+    ) -> FollowerProgress:
         caught_up = NEVER if known is None else known.caught_up
         if counts and fetch.offset >= self.end:
             caught_up = now
         elif counts and known is not None and fetch.offset >= known.end:
             caught_up = max(caught_up, known.heard)  # it has all that there was when it fetched before
-        return Follower(
+        return FollowerProgress(
             folder=fetch.folder,
             incarnation=fetch.incarnation,
             number=fetch.number,

@@ -22,12 +22,12 @@ from waystation.cluster.decisions.elections import hand_over, heir
 from waystation.cluster.decisions.placement import check_assignment
 from waystation.cluster.decisions.promises import floor
 from waystation.cluster.decisions.state import NOBODY, NodeState, PartitionState, changed
-from waystation.cluster.decisions.writes import Identity, Known, Write
+from waystation.cluster.decisions.writes import Identity, StoreEntry, Write
 from waystation.errors import Conflict, NoReassignment
 
 
 def begin(
-    partition: Known[PartitionState], target: Sequence[int], living: Collection[int], min_in_sync: int
+    partition: StoreEntry[PartitionState], target: Sequence[int], living: Collection[int], min_in_sync: int
 ) -> Write | None:
     """Asked for by anybody who may; replaces a reassignment that is under way. None: it is where it should be.
 
@@ -44,9 +44,9 @@ def begin(
 
 def advance(
     me: Identity,
-    partition: Known[PartitionState],
+    partition: StoreEntry[PartitionState],
     min_in_sync: int,
-    nodes: Mapping[int, Known[NodeState]],
+    nodes: Mapping[int, StoreEntry[NodeState]],
     caught_up: Collection[int],
 ) -> Write | None:
     """The leader's next step; None: it waits for replicas to join, or there is nothing to do."""
@@ -65,7 +65,7 @@ def advance(
     return None if moved is None else Write({partition.key: moved}, me.expected | {partition.key: partition.revision})
 
 
-def cancel(partition: Known[PartitionState], min_in_sync: int) -> Write:
+def cancel(partition: StoreEntry[PartitionState], min_in_sync: int) -> Write:
     """NoReassignment: there is none. Conflict: too few members of the in-sync set would be left."""
     state = partition.state
     old = _without(state.replicas, state.adding)
@@ -76,7 +76,7 @@ def cancel(partition: Known[PartitionState], min_in_sync: int) -> Write:
 
 
 def _moved(
-    partition: Known[PartitionState],
+    partition: StoreEntry[PartitionState],
     replicas: tuple[int, ...],
     adding: tuple[int, ...],
     removing: tuple[int, ...],

@@ -46,7 +46,7 @@ class FetchAnswer(msgspec.Struct, frozen=True):
     diverging: EpochEnd | None = None  # then there are no records
 
 
-class History(msgspec.Struct, frozen=True):
+class EpochHistory(msgspec.Struct, frozen=True):
     """What a log has: its offsets, and from which offset on each leader epoch wrote (as `log.epochs.Epochs`)."""
 
     start: int

@@ -1,7 +1,7 @@
 """How a node starts: whether its disk is the one that made its promises, and what it does before it takes part. Pure.
 
-A node's folder carries an id and an incarnation (`Folder`), and the store remembers both (`disks/ID`). One after the
-other, each step durable before the next; a start that is interrupted begins again at the first:
+A node's folder carries an id and an incarnation (`FolderIdentity`), and the store remembers both (`disks/ID`). One
+after the other, each step durable before the next; a start that is interrupted begins again at the first:
 
 1. `check_id`: nobody else lives under this node id.
 2. `begin`: the folder's next incarnation, fsynced; then the store's. Where the store names another folder or a later
@@ -28,11 +28,11 @@ from waystation.catalog.catalog import ABSENT
 from waystation.cluster.decisions import elections, in_sync
 from waystation.cluster.decisions.replica_fetch import NO_EPOCH
 from waystation.cluster.decisions.state import DiskState, NodeState, PartitionState, disk_key, node_key
-from waystation.cluster.decisions.writes import Identity, Known, Write
+from waystation.cluster.decisions.writes import Identity, StoreEntry, Write
 from waystation.errors import NodeIdTaken
 
 
-class Folder(msgspec.Struct, frozen=True):
+class FolderIdentity(msgspec.Struct, frozen=True):
     """What a data folder says of itself."""
 
     node_id: int
@@ -43,11 +43,11 @@ class Folder(msgspec.Struct, frozen=True):
 class Beginning(msgspec.Struct, frozen=True):
     """First the folder is written and fsynced, then the store."""
 
-    folder: Folder
+    folder: FolderIdentity
     write: Write
 
 
-def check_id(folder: Folder, node: Known[NodeState] | None, *, answers: bool = False) -> None:
+def check_id(folder: FolderIdentity, node: StoreEntry[NodeState] | None, *, answers: bool = False) -> None:
     """NodeIdTaken: another folder lives under this node id, or this very one, of which somebody has made a copy: what
     the living process has acknowledged since is not in it. After a crash with another disk it is the node's own former
     life, whose lease runs out; so the caller asks again for as long as a lease lasts before it gives up.
@@ -66,12 +66,14 @@ def check_id(folder: Folder, node: Known[NodeState] | None, *, answers: bool = F
         )
 
 
-def trusted(folder: Folder, disk: Known[DiskState] | None) -> bool:
+def trusted(folder: FolderIdentity, disk: StoreEntry[DiskState] | None) -> bool:
     """Whether the folder has all that was promised under its node id."""
     return disk is not None and disk.state.folder == folder.id and disk.state.incarnation <= folder.incarnation
 
 
-def begin(folder: Folder, disk: Known[DiskState] | None, new_id: str, *, restored: bool = False) -> Beginning:
+def begin(
+    folder: FolderIdentity, disk: StoreEntry[DiskState] | None, new_id: str, *, restored: bool = False
+) -> Beginning:
     """The folder's next incarnation. `new_id` is random, and used if the folder is not the promised one.
 
     `restored`: the operator says so, as nothing else would show a snapshot that was put back within one incarnation.
@@ -79,14 +81,14 @@ def begin(folder: Folder, disk: Known[DiskState] | None, new_id: str, *, restore
     known = 0 if disk is None else disk.state.incarnation
     incarnation = max(folder.incarnation, known) + 1
     same = trusted(folder, disk) and not restored
-    begun = Folder(folder.node_id, folder.id if same else new_id, incarnation)
+    begun = FolderIdentity(folder.node_id, folder.id if same else new_id, incarnation)
     leaving = not same or (disk is not None and disk.state.leaving)
     key = disk_key(folder.node_id)
     state = DiskState(begun.id, incarnation, leaving)
     return Beginning(begun, Write({key: state}, {key: ABSENT if disk is None else disk.revision}))
 
 
-def superseded(me: Identity, disk: Known[DiskState] | None) -> bool:
+def superseded(me: Identity, disk: StoreEntry[DiskState] | None) -> bool:
     """Whether another process has started under this node id (from a copy of this folder, or after `disks/ID` was
     deleted). Asked at each change of the disk entry, before any later change is applied: the successor may be made
     leader in this node's name, and an epoch that names this node must not be led by both. If so, this process stops."""
@@ -97,7 +99,7 @@ def superseded(me: Identity, disk: Known[DiskState] | None) -> bool:
     )
 
 
-def leave_all(me: Identity, partitions: Iterable[Known[PartitionState]]) -> list[Write]:
+def leave_all(me: Identity, partitions: Iterable[StoreEntry[PartitionState]]) -> list[Write]:
     """Of a node that is leaving: out of every in-sync set. Nothing: it is out of all of them, and may `settle`."""
     return [write for partition in partitions if (write := in_sync.leave(me, partition)) is not None]
 
@@ -111,7 +113,9 @@ def settle(me: Identity) -> Write | None:
     return Write({me.disk.key: DiskState(disk.folder, disk.incarnation)}, me.expected)
 
 
-def claim_all(me: Identity, partitions: Iterable[Known[PartitionState]], log_epochs: Mapping[str, int]) -> list[Write]:
+def claim_all(
+    me: Identity, partitions: Iterable[StoreEntry[PartitionState]], log_epochs: Mapping[str, int]
+) -> list[Write]:
     """Of a node that has started: the next epoch of every partition that names it as leader.
 
     `log_epochs`: the latest epoch in this node's log, by the partition's key; none where it has no log.
@@ -120,7 +124,7 @@ def claim_all(me: Identity, partitions: Iterable[Known[PartitionState]], log_epo
     return [write for write in claims if write is not None]
 
 
-def register(me: Identity, state: NodeState, present: Known[NodeState] | None) -> Write:
+def register(me: Identity, state: NodeState, present: StoreEntry[NodeState] | None) -> Write:
     """Its node entry, at the end of its start, and again with the same incarnation whenever its lease was lost.
 
     NodeIdTaken: another process has it; this one must stop.

@@ -23,7 +23,7 @@ State = NodeState | DiskState | PartitionState
 S_co = TypeVar("S_co", NodeState, DiskState, PartitionState, covariant=True)
 
 
-class Known(msgspec.Struct, Generic[S_co], frozen=True):
+class StoreEntry(msgspec.Struct, Generic[S_co], frozen=True):
     """An entry of the store, as of a revision."""
 
     key: str
@@ -35,7 +35,7 @@ class Identity(msgspec.Struct, frozen=True):
     """Who decides: the node's id, and its disk entry as this process has written it."""
 
     node_id: int
-    disk: Known[DiskState]
+    disk: StoreEntry[DiskState]
 
     @property
     def leaving(self) -> bool:

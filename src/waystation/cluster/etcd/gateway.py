@@ -17,7 +17,7 @@ import msgspec
 from waystation.cluster.address import EtcdAddress, shown
 from waystation.cluster.decisions.state import Address
 from waystation.cluster.etcd.connection import Connection
-from waystation.cluster.etcd.messages import Authenticate, Message, Refusal, Token, decode, encode
+from waystation.cluster.etcd.messages import Authenticate, EtcdMessage, Refusal, Token, decode, encode
 from waystation.errors import Invalid, NotAllowed, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ UNAUTHENTICATED = 16
 _CALLERS_FAULT = frozenset({INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION, OUT_OF_RANGE})
 
 
-class Refused(Exception):
+class EtcdRefused(Exception):
     """etcd has answered that it does not do this, for a reason that its caller may understand. Nothing was done."""
 
     def __init__(self, code: int, text: str) -> None:
@@ -65,7 +65,7 @@ class Gateway:
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
-    def ask(self, path: str, request: Message, kind: type[T], *, repeatable: bool) -> T:
+    def ask(self, path: str, request: EtcdMessage, kind: type[T], *, repeatable: bool) -> T:
         """Raises Refused, StoreUnavailable, NotAllowed."""
         body = encode(request)
         failures: list[str] = []
@@ -79,7 +79,7 @@ class Gateway:
                     break
         raise _unavailable("; ".join(failures))
 
-    def ask_at(self, endpoint: Address, path: str, request: Message, kind: type[T]) -> T:
+    def ask_at(self, endpoint: Address, path: str, request: EtcdMessage, kind: type[T]) -> T:
         """The same of one endpoint, repeatable."""
         try:
             return self._ask(endpoint, path, encode(request), kind, repeatable=True)
@@ -122,7 +122,7 @@ class Gateway:
         body = encode(Authenticate(self._address.user, self._password))
         try:
             answer = self._exchange(endpoint, "/v3/auth/authenticate", body, "", repeatable=True)
-        except Refused as refused:
+        except EtcdRefused as refused:
             if "authentication is not enabled" in refused.text:
                 return ""
             raise NotAllowed(
@@ -170,7 +170,7 @@ class Gateway:
         finally:
             connection.close()
 
-    def lines(self, connection: Connection, path: str, request: Message, idle_s: float) -> Iterator[bytes | None]:
+    def lines(self, connection: Connection, path: str, request: EtcdMessage, idle_s: float) -> Iterator[bytes | None]:
         """As `Connection.lines`, with the token of the last request."""
         return connection.lines(path, encode(request), self._token, self._address.timeout_s, idle_s)
 
@@ -239,7 +239,7 @@ def _refusal(status: int, body: bytes) -> Exception:
             " who may read and write everything under its prefix"
         )
     if said.code in _CALLERS_FAULT:
-        return Refused(said.code, text)
+        return EtcdRefused(said.code, text)
     return _NoAnswer(text, sent=True)
 
 

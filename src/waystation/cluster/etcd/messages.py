@@ -13,11 +13,11 @@ import msgspec
 T = TypeVar("T")
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+class EtcdMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     pass
 
 
-def encode(request: Message) -> bytes:
+def encode(request: EtcdMessage) -> bytes:
     return msgspec.json.encode(request)
 
 
@@ -26,12 +26,12 @@ def decode(body: bytes, kind: type[T]) -> T:
     return msgspec.json.decode(body, type=kind, strict=False)
 
 
-class Header(Message, frozen=True):
+class Header(EtcdMessage, frozen=True):
     cluster_id: int = 0  # of etcd's own cluster
     revision: int = 0
 
 
-class Refusal(Message, frozen=True):
+class Refusal(EtcdMessage, frozen=True):
     """The body of an answer that is not 200. `code` is gRPC's."""
 
     code: int = 2
@@ -42,13 +42,13 @@ class Refusal(Message, frozen=True):
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
-class KeyValue(Message, frozen=True):
+class KeyValue(EtcdMessage, frozen=True):
     key: bytes = b""
     value: bytes = b""
     mod_revision: int = 0
 
 
-class Range(Message, frozen=True):
+class RangeRequest(EtcdMessage, frozen=True):
     key: bytes
     range_end: bytes = b""
     limit: int = 0
@@ -56,7 +56,7 @@ class Range(Message, frozen=True):
     keys_only: bool = False
 
 
-class RangeAnswer(Message, frozen=True):
+class RangeAnswer(EtcdMessage, frozen=True):
     header: Header = Header()
     kvs: tuple[KeyValue, ...] = ()
     more: bool = False
@@ -65,17 +65,17 @@ class RangeAnswer(Message, frozen=True):
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-class Put(Message, frozen=True):
+class Put(EtcdMessage, frozen=True):
     key: bytes
     value: bytes = b""
     lease: int = 0
 
 
-class DeleteRange(Message, frozen=True):
+class DeleteRange(EtcdMessage, frozen=True):
     key: bytes
 
 
-class Compare(Message, frozen=True, omit_defaults=False):
+class Compare(EtcdMessage, frozen=True, omit_defaults=False):
     """Every field is written: what gRPC takes for a target that is left out is another one."""
 
     key: bytes
@@ -84,100 +84,100 @@ class Compare(Message, frozen=True, omit_defaults=False):
     result: str = "EQUAL"
 
 
-class Operation(Message, frozen=True):
-    request_range: Range | None = None
+class Operation(EtcdMessage, frozen=True):
+    request_range: RangeRequest | None = None
     request_put: Put | None = None
     request_delete_range: DeleteRange | None = None
 
 
-class Txn(Message, frozen=True):
+class Txn(EtcdMessage, frozen=True):
     compare: tuple[Compare, ...] = ()
     success: tuple[Operation, ...] = ()
     failure: tuple[Operation, ...] = ()
 
 
-class DeleteRangeAnswer(Message, frozen=True):
+class DeleteRangeAnswer(EtcdMessage, frozen=True):
     deleted: int = 0
 
 
-class OperationAnswer(Message, frozen=True):
+class OperationAnswer(EtcdMessage, frozen=True):
     response_range: RangeAnswer | None = None
     response_delete_range: DeleteRangeAnswer | None = None
 
 
-class TxnAnswer(Message, frozen=True):
+class TxnAnswer(EtcdMessage, frozen=True):
     header: Header = Header()
     succeeded: bool = False
     responses: tuple[OperationAnswer, ...] = ()
 
 
-class PutAnswer(Message, frozen=True):
+class PutAnswer(EtcdMessage, frozen=True):
     header: Header = Header()
 
 
 # -- leases -----------------------------------------------------------------------------------------------------------
 
 
-class Grant(Message, frozen=True):
+class LeaseGrant(EtcdMessage, frozen=True):
     TTL: int
 
 
-class KeepAlive(Message, frozen=True):
+class KeepAlive(EtcdMessage, frozen=True):
     ID: int
 
 
-class LeaseAnswer(Message, frozen=True):
+class LeaseAnswer(EtcdMessage, frozen=True):
     ID: int = 0
     TTL: int = 0
 
 
-class KeepAliveAnswer(Message, frozen=True):
+class KeepAliveAnswer(EtcdMessage, frozen=True):
     result: LeaseAnswer = LeaseAnswer()
 
 
-class Nothing(Message, frozen=True):
+class EmptyResponse(EtcdMessage, frozen=True):
     """An answer of which nothing is needed."""
 
 
 # -- users ------------------------------------------------------------------------------------------------------------
 
 
-class Authenticate(Message, frozen=True):
+class Authenticate(EtcdMessage, frozen=True):
     name: str
     password: str
 
 
-class Token(Message, frozen=True):
+class Token(EtcdMessage, frozen=True):
     token: str = ""
 
 
 # -- watching ---------------------------------------------------------------------------------------------------------
 
 
-class CreateWatch(Message, frozen=True):
+class CreateWatch(EtcdMessage, frozen=True):
     key: bytes
     range_end: bytes
     start_revision: int
 
 
-class Watching(Message, frozen=True):
+class Watching(EtcdMessage, frozen=True):
     create_request: CreateWatch
 
 
-class Event(Message, frozen=True):
+class WatchEvent(EtcdMessage, frozen=True):
     kv: KeyValue
     type: str = "PUT"
 
 
-class WatchResult(Message, frozen=True):
+class WatchResult(EtcdMessage, frozen=True):
     header: Header = Header()
     created: bool = False
     canceled: bool = False
     cancel_reason: str = ""
     compact_revision: int = 0
-    events: tuple[Event, ...] = ()
+    events: tuple[WatchEvent, ...] = ()
 
 
-class WatchLine(Message, frozen=True):
+class WatchLine(EtcdMessage, frozen=True):
     result: WatchResult | None = None
     error: Refusal | None = None

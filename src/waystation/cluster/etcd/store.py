@@ -15,22 +15,22 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from waystation.catalog.catalog import ABSENT, Entry, Snapshot, Watch
+from waystation.catalog.catalog import ABSENT, CatalogEntry, Snapshot, Watch
 from waystation.cluster.address import EtcdAddress
-from waystation.cluster.etcd.gateway import INVALID_ARGUMENT, NOT_FOUND, OUT_OF_RANGE, Gateway, Refused
+from waystation.cluster.etcd.gateway import INVALID_ARGUMENT, NOT_FOUND, OUT_OF_RANGE, EtcdRefused, Gateway
 from waystation.cluster.etcd.messages import (
     Compare,
     DeleteRange,
-    Grant,
+    EmptyResponse,
     KeepAlive,
     KeepAliveAnswer,
     LeaseAnswer,
-    Nothing,
+    LeaseGrant,
     Operation,
     Put,
     PutAnswer,
-    Range,
     RangeAnswer,
+    RangeRequest,
     Txn,
     TxnAnswer,
 )
@@ -82,7 +82,7 @@ class EtcdStore(Store):
             TxnAnswer,
             repeatable=True,
         )
-        found = self._range(Range(key)).kvs
+        found = self._range(RangeRequest(key)).kvs
         try:
             there = msgspec.json.decode(found[0].value, type=ClusterMark)
         except (IndexError, msgspec.DecodeError) as error:
@@ -110,39 +110,39 @@ class EtcdStore(Store):
         answer = self._gateway.ask("/v3/kv/put", Put(self._etcd_key(_BARRIER)), PutAnswer, repeatable=True)
         return answer.header.revision
 
-    def get(self, key: str) -> Entry | None:
-        found = self._range(Range(self._etcd_key(key))).kvs
-        return Entry(found[0].value, found[0].mod_revision) if found else None
+    def get(self, key: str) -> CatalogEntry | None:
+        found = self._range(RangeRequest(self._etcd_key(key))).kvs
+        return CatalogEntry(found[0].value, found[0].mod_revision) if found else None
 
     def read(self, prefix: str = "") -> Snapshot:
         while True:
             try:
                 return self._read(self._etcd_key(prefix))
-            except Refused as refused:
+            except EtcdRefused as refused:
                 if refused.code != OUT_OF_RANGE:  # else compacted between two pages: from the beginning
                     raise StoreUnavailable(f"etcd refuses to be read: {refused.text}") from refused
 
     def _read(self, begin: bytes) -> Snapshot:
         """At one revision, in pages. Raises Refused."""
         end, revision = _after_all(begin), 0
-        entries: dict[str, Entry] = {}
+        entries: dict[str, CatalogEntry] = {}
         while True:
             page = self._gateway.ask(
-                "/v3/kv/range", Range(begin, end, limit=_PAGE, revision=revision), RangeAnswer, repeatable=True
+                "/v3/kv/range", RangeRequest(begin, end, limit=_PAGE, revision=revision), RangeAnswer, repeatable=True
             )
             revision = revision or page.header.revision
             for found in page.kvs:
                 key = self._key_of(found.key)
                 if key is not None:
-                    entries[key] = Entry(found.value, found.mod_revision)
+                    entries[key] = CatalogEntry(found.value, found.mod_revision)
             if not page.more:
                 return Snapshot(revision, entries)
             begin = page.kvs[-1].key + b"\0"
 
-    def _range(self, request: Range) -> RangeAnswer:
+    def _range(self, request: RangeRequest) -> RangeAnswer:
         try:
             return self._gateway.ask("/v3/kv/range", request, RangeAnswer, repeatable=True)
-        except Refused as refused:
+        except EtcdRefused as refused:
             raise StoreUnavailable(f"etcd refuses to be read: {refused.text}") from refused
 
     def watch(self, after: int, wake: Callable[[], None]) -> Watch:
@@ -164,11 +164,11 @@ class EtcdStore(Store):
         request = Txn(
             tuple(Compare(self._etcd_key(key), revision) for key, revision in expected.items()),
             tuple(self._change(key, value, lease) for key, value in changes.items()),
-            tuple(Operation(request_range=Range(self._etcd_key(key), keys_only=True)) for key in expected),
+            tuple(Operation(request_range=RangeRequest(self._etcd_key(key), keys_only=True)) for key in expected),
         )
         try:
             answer = self._gateway.ask("/v3/kv/txn", request, TxnAnswer, repeatable=False)
-        except Refused as refused:
+        except EtcdRefused as refused:
             raise _why_not(refused, lease) from refused
         if not answer.succeeded:
             raise self._conflict(expected, answer)
@@ -197,16 +197,16 @@ class EtcdStore(Store):
 
     def grant(self, ttl_s: float) -> int:
         """In whole seconds, and 2 at least: etcd has no shorter ones."""
-        request = Grant(max(1, math.ceil(ttl_s)))
+        request = LeaseGrant(max(1, math.ceil(ttl_s)))
         try:
             return self._gateway.ask("/v3/lease/grant", request, LeaseAnswer, repeatable=True).ID
-        except Refused as refused:
+        except EtcdRefused as refused:
             raise StoreUnavailable(f"etcd refuses to grant a lease: {refused.text}") from refused
 
     def keep_alive(self, lease: int) -> bool:
         try:
             answer = self._gateway.ask("/v3/lease/keepalive", KeepAlive(lease), KeepAliveAnswer, repeatable=True)
-        except Refused as refused:
+        except EtcdRefused as refused:
             if refused.code == NOT_FOUND:
                 return False
             raise StoreUnavailable(f"etcd refuses to keep a lease alive: {refused.text}") from refused
@@ -214,8 +214,8 @@ class EtcdStore(Store):
 
     def revoke(self, lease: int) -> None:
         try:
-            self._gateway.ask("/v3/lease/revoke", KeepAlive(lease), Nothing, repeatable=True)
-        except Refused as refused:
+            self._gateway.ask("/v3/lease/revoke", KeepAlive(lease), EmptyResponse, repeatable=True)
+        except EtcdRefused as refused:
             if refused.code != NOT_FOUND:
                 raise StoreUnavailable(f"etcd refuses to revoke a lease: {refused.text}") from refused
 
@@ -234,7 +234,7 @@ def _after_all(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
-def _why_not(refused: Refused, lease: int | None) -> Exception:
+def _why_not(refused: EtcdRefused, lease: int | None) -> Exception:
     if refused.code == NOT_FOUND:
         return NotFound(f"the lease {lease} has run out; ask for a new one")
     if refused.code == INVALID_ARGUMENT and ("too many operations" in refused.text or "too large" in refused.text):

@@ -17,17 +17,17 @@ from itertools import groupby
 
 import msgspec
 
-from waystation.catalog.catalog import Change, Update, Watch
-from waystation.catalog.history import History
+from waystation.catalog.catalog import CatalogChange, Update, Watch
+from waystation.catalog.history import UpdateHistory
 from waystation.cluster.address import shown
 from waystation.cluster.decisions.state import Address
 from waystation.cluster.etcd.connection import Connection
-from waystation.cluster.etcd.gateway import OUT_OF_RANGE, Gateway, Refused
+from waystation.cluster.etcd.gateway import OUT_OF_RANGE, EtcdRefused, Gateway
 from waystation.cluster.etcd.messages import (
     CreateWatch,
-    Event,
-    Range,
     RangeAnswer,
+    RangeRequest,
+    WatchEvent,
     Watching,
     WatchLine,
     WatchResult,
@@ -76,7 +76,7 @@ class _Following:
     """From a revision on, until etcd does not have the next one."""
 
     def __init__(self, gateway: Gateway, keys: tuple[bytes, bytes], probe: bytes, key_of: KeyOf, after: int) -> None:
-        self.history = History(after)
+        self.history = UpdateHistory(after)
         self.ended = False
         self._gateway = gateway
         self._range = keys
@@ -166,17 +166,17 @@ class _Following:
     def _ask(self, endpoint: Address, revision: int) -> None:
         try:
             self._gateway.ask_at(
-                endpoint, "/v3/kv/range", Range(self._probe, revision=revision, keys_only=True), RangeAnswer
+                endpoint, "/v3/kv/range", RangeRequest(self._probe, revision=revision, keys_only=True), RangeAnswer
             )
-        except Refused as refused:
+        except EtcdRefused as refused:
             if refused.code == OUT_OF_RANGE:
                 raise _HistoryLost(refused.text) from refused
             raise _Broken(refused.text) from refused
 
-    def _add(self, events: Sequence[Event]) -> None:
+    def _add(self, events: Sequence[WatchEvent]) -> None:
         for revision, group in groupby(events, key=lambda event: event.kv.mod_revision):
             changes = [
-                Change(key, None if event.type == "DELETE" else event.kv.value)
+                CatalogChange(key, None if event.type == "DELETE" else event.kv.value)
                 for event in group
                 if (key := self._key_of(event.kv.key)) is not None
             ]

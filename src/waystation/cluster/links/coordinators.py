@@ -7,7 +7,7 @@ the loop.
 from __future__ import annotations
 
 from waystation.cluster.links.link import Links
-from waystation.cluster.links.peer import JoinTransaction, Refused
+from waystation.cluster.links.peer import JoinTransaction, PeerRefusal
 from waystation.cluster.links.peer_errors import error_of
 from waystation.cluster.view import ClusterView
 from waystation.topics.topics import TRANSACTIONS_TOPIC, Topics
@@ -36,5 +36,5 @@ class LinkedCoordinators:
 
     async def join(self, node_id: int, asked: JoinTransaction) -> None:
         answer = await self._links.to(node_id).ask(asked, ANSWER_S)
-        if isinstance(answer, Refused):
+        if isinstance(answer, PeerRefusal):
             raise error_of(answer)

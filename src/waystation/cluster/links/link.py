@@ -21,7 +21,7 @@ class PeerRefused(LinkLost):
     """Another node of the cluster refuses connections: its process is not there."""
 
 
-class Link(Protocol):
+class NodeLink(Protocol):
     """To one node. On the loop's thread only; questions may be asked at the same time."""
 
     async def ask(self, request: Request, timeout_s: float) -> Answer:
@@ -29,7 +29,7 @@ class Link(Protocol):
 
 
 class Links(Protocol):
-    def to(self, node_id: int) -> Link:
+    def to(self, node_id: int) -> NodeLink:
         """The same one each time. Nothing is connected before something is asked."""
 
     async def close(self) -> None: ...
@@ -39,7 +39,8 @@ class Answering(Protocol):
     """What a node does with the questions of others."""
 
     async def answer(self, request: Request, connection: str = "") -> Answer:
-        """Never raises what a peer should hear: that is `Refused`. `connection`: the name of that by which it came."""
+        """Never raises what a peer should hear: that is `PeerRefusal`. `connection`: the name of that by which it
+        came."""
 
     def disconnected(self, connection: str) -> None:
         """A connection has ended that questions may have come by."""

@@ -1,8 +1,8 @@
 """What nodes of a cluster say to each other: requests and answers, as plain data. Pure.
 
 They travel as msgpack between processes (`link.py`), and as they are within one. A peer that does not know a request
-of a later version answers `Refused`. Fetching keeps a session: a request names only the partitions whose position has
-changed since the one before, so that a thousand idle partitions cost nothing.
+of a later version answers `PeerRefusal`. Fetching keeps a session: a request names only the partitions whose position
+has changed since the one before, so that a thousand idle partitions cost nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Hurry(msgspec.Struct, frozen=True, tag="hurry"):
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
-    """The process of a node stops, and has fetched for the last time: no leader waits for it. Answered by `Done`."""
+    """The process of a node stops, and has fetched for the last time: no leader waits for it. Answered by
+    `PeerDone`."""
 
     node_id: int
     incarnation: int
@@ -113,7 +114,7 @@ class MarkersWritten(msgspec.Struct, frozen=True, tag="marked"):
 
 class JoinTransaction(msgspec.Struct, frozen=True, tag="join"):
     """The leader of a partition asks the coordinator of a transaction before it takes the first batch. Answered by
-    `Done` when the partition is durably in the transaction."""
+    `PeerDone` when the partition is durably in the transaction."""
 
     transactional_id: str
     producer_id: int
@@ -155,19 +156,19 @@ class ShareTold(msgspec.Struct, frozen=True, tag="shared"):
 
 class WriteAudit(msgspec.Struct, frozen=True, tag="audit"):
     """Entries of the audit log, of a node that leads no partition of it: (key, value) of each record. Answered by
-    `Done` when they are written."""
+    `PeerDone` when they are written."""
 
     records: tuple[tuple[bytes, bytes], ...]
 
 
-class Done(msgspec.Struct, frozen=True, tag="done"):
+class PeerDone(msgspec.Struct, frozen=True, tag="done"):
     pass
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class PeerRefusal(msgspec.Struct, frozen=True, tag="refused"):
     error: str  # a class of `errors.py`
     text: str
 
 
 Request = Fetch | Hurry | Leaving | WriteMarkers | JoinTransaction | ShareAsk | SnapshotAsk | WriteAudit
-Answer = Fetched | SnapshotPart | MarkersWritten | ShareTold | Done | Refused
+Answer = Fetched | SnapshotPart | MarkersWritten | ShareTold | PeerDone | PeerRefusal

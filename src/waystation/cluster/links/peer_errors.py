@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from waystation import errors
-from waystation.cluster.links.peer import Refused
+from waystation.cluster.links.peer import PeerRefusal
 from waystation.errors import Unavailable, WaystationError
 from waystation.groups.machines import errors as group_errors
 from waystation.share.machines import errors as share_errors
@@ -27,5 +27,5 @@ def error_named(name: str, text: str) -> WaystationError:
     return KNOWN.get(name, Unavailable)(text)
 
 
-def error_of(refused: Refused) -> WaystationError:
+def error_of(refused: PeerRefusal) -> WaystationError:
     return error_named(refused.error, refused.text)

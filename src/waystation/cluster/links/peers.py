@@ -8,13 +8,13 @@ import msgspec
 
 from waystation.cluster.links.peer import (
     Answer,
-    Done,
     Fetch,
     Hurry,
     JoinTransaction,
     Leaving,
     MarkersWritten,
-    Refused,
+    PeerDone,
+    PeerRefusal,
     Request,
     ShareAsk,
     ShareTold,
@@ -82,20 +82,20 @@ class Peers:
                 return self._server.hurry(request)
             if isinstance(request, Leaving):
                 self._leave(request)
-                return Done()
+                return PeerDone()
             if isinstance(request, JoinTransaction):
                 await self._join(request)
-                return Done()
+                return PeerDone()
             if isinstance(request, SnapshotAsk):
                 return await self._snapshots.give(request)
             if isinstance(request, ShareAsk):
                 return await self._share(request)
             if isinstance(request, WriteAudit):
                 self._take_audit(request)
-                return Done()
+                return PeerDone()
             return await self._write_markers(request)
         except WaystationError as error:
-            return Refused(type(error).__name__, str(error))
+            return PeerRefusal(type(error).__name__, str(error))
         except Exception as error:
             logger.exception("peer.request_failed", "a request of another node failed")
-            return Refused("InternalError", str(error))
+            return PeerRefusal("InternalError", str(error))

@@ -19,7 +19,7 @@ import msgspec
 
 from waystation.cluster.decisions.state import NodeState
 from waystation.cluster.links.link import LinkLost, PeerRefused
-from waystation.cluster.links.peer import Answer, Refused, Request
+from waystation.cluster.links.peer import Answer, PeerRefusal, Request
 from waystation.cluster.store_view import StoreView
 from waystation.protocol import MAGIC, MAX_FRAME_BYTES, AskNode, Authenticate, Hello, HelloAnswer
 from waystation.protocol import Answer as NativeAnswer
@@ -188,7 +188,7 @@ class SocketLink:
         if waiting is None or waiting.done():
             return
         if isinstance(heard, NativeFailure):
-            waiting.set_result(Refused(heard.error, heard.text))
+            waiting.set_result(PeerRefusal(heard.error, heard.text))
         else:
             waiting.set_result(_answer.decode(heard.value))
 

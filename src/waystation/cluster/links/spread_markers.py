@@ -22,7 +22,7 @@ from waystation.cluster.links.peer import (
     WriteMarkers,
 )
 from waystation.cluster.store_view import StoreView
-from waystation.cluster.view import Placed
+from waystation.cluster.view import PartitionReplicas
 from waystation.errors import (
     NotFound,
     NotLeader,
@@ -69,7 +69,7 @@ class SpreadMarkers:
         await asyncio.gather(*(self._write(node_id, tuple(markers)) for node_id, markers in by_node.items()))
         return True
 
-    def _placed(self, topic: Topic, index: int) -> Placed:
+    def _placed(self, topic: Topic, index: int) -> PartitionReplicas:
         placed = self._view.placed(topic.id, index)
         if placed is None or placed.leader == NOBODY:
             raise NotLeader(f"{topic.name}-{index} has no leader now, so that a transaction cannot be ended there yet")

@@ -18,8 +18,8 @@ from waystation.cluster.decisions import following
 from waystation.cluster.decisions.replica_fetch import FetchAnswer
 from waystation.cluster.decisions.state import PartitionState
 from waystation.cluster.decisions.writes import Identity
-from waystation.cluster.links.link import Link, LinkLost, PeerRefused
-from waystation.cluster.links.peer import Fetch, Fetched, Hurry, Key, PartitionAsk, PartitionGiven, Refused
+from waystation.cluster.links.link import LinkLost, NodeLink, PeerRefused
+from waystation.cluster.links.peer import Fetch, Fetched, Hurry, Key, PartitionAsk, PartitionGiven, PeerRefusal
 from waystation.cluster.replication import snapshots
 from waystation.cluster.replication.led import history
 from waystation.cluster.replication.throttle import Throttle, moves
@@ -60,7 +60,7 @@ class Fetcher:
     def __init__(
         self,
         leader: int,
-        link: Link,
+        link: NodeLink,
         world: World,
         commit: GroupCommit,
         identity: Callable[[], Identity],
@@ -203,7 +203,7 @@ class Fetcher:
             answer = await self._link.ask(request, WAIT_MS / 1000 + PATIENCE_S)
         finally:
             self._asking = False
-        if isinstance(answer, Refused):
+        if isinstance(answer, PeerRefusal):
             began = not self._session
             self._session, self._changed = 0, dict.fromkeys(self._partitions)
             if began:  # else the leader has forgotten the session, and takes a new one
@@ -218,7 +218,7 @@ class Fetcher:
         self.heard = self._world.clock.monotonic()
         await self._take(answer.partitions)
 
-    def _tell_refused(self, answer: Refused) -> None:
+    def _tell_refused(self, answer: PeerRefusal) -> None:
         if answer.text != self._refusal:
             self._refusal = answer.text
             logger.error(

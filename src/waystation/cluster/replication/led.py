@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from waystation.cluster.decisions.promises import LeaderState, floor
-from waystation.cluster.decisions.replica_fetch import History
+from waystation.cluster.decisions.replica_fetch import EpochHistory
 from waystation.cluster.decisions.state import PartitionState
-from waystation.cluster.decisions.writes import Known, Write
+from waystation.cluster.decisions.writes import StoreEntry, Write
 from waystation.cluster.links.peer import Key
 from waystation.errors import NotEnoughReplicas
 from waystation.log.log import Log
@@ -29,8 +29,8 @@ class Listener(Protocol):
     def advanced(self, key: Key) -> None: ...
 
 
-def history(log: Log | Partition) -> History:
-    return History(log.start_offset, log.end_offset, log.epochs.entries)
+def history(log: Log | Partition) -> EpochHistory:
+    return EpochHistory(log.start_offset, log.end_offset, log.epochs.entries)
 
 
 class Led:
@@ -38,7 +38,7 @@ class Led:
         self,
         key: Key,
         partition: ReplicatedPartition,
-        view: Known[PartitionState],
+        view: StoreEntry[PartitionState],
         node_id: int,
         min_in_sync: int,
         now: float,

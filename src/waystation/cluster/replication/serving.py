@@ -19,12 +19,10 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 
-from waystation.cluster.decisions.promises import Fetched as Judged
-from waystation.cluster.decisions.promises import Verdict
+from waystation.cluster.decisions.promises import FetchDecision, FetchVerdict
 from waystation.cluster.decisions.replica_fetch import EpochEnd, ReplicaFetch
 from waystation.cluster.links.peer import (
     Answer,
-    Done,
     Fetch,
     Fetched,
     Hurry,
@@ -32,7 +30,8 @@ from waystation.cluster.links.peer import (
     Leaving,
     PartitionAsk,
     PartitionGiven,
-    Refused,
+    PeerDone,
+    PeerRefusal,
 )
 from waystation.cluster.replication.led import Led, history
 from waystation.cluster.replication.throttle import Throttle, moves
@@ -55,7 +54,7 @@ class _Position:
     def __init__(self, ask: PartitionAsk) -> None:
         self.ask = ask
         self.given = False  # and the follower has not named another position since
-        self.judged = Judged(Verdict.STALE)
+        self.judged = FetchDecision(FetchVerdict.STALE)
         self.judged_number = 0
 
 
@@ -178,12 +177,12 @@ class FetchServer:
         session = self._sessions.get(request.node_id)
         if session is not None and session.id == request.session:
             session.news.set()
-        return Done()
+        return PeerDone()
 
     async def fetch(self, request: Fetch, connection: str = "") -> Answer:
         session = self._session(request)
         if session is None:
-            return Refused("UnknownSession", "this session is not known here: begin a new one with all partitions")
+            return PeerRefusal("UnknownSession", "this session is not known here: begin a new one with all partitions")
         session.number = request.number
         session.heard = self._world.clock.monotonic()
         session.connection, session.connected, session.ended = connection, True, False
@@ -266,7 +265,7 @@ class FetchServer:
                 offset=ask.offset,
             )
         led.advance()
-        if position.judged.verdict is not Verdict.SERVED or ask.offset < log.written_offset:
+        if position.judged.verdict is not FetchVerdict.SERVED or ask.offset < log.written_offset:
             session.ready[ask.key] = None
             session.news.set()
 
@@ -302,9 +301,9 @@ class FetchServer:
             return PartitionGiven(ask.topic, ask.index, self._node_id, ask.epoch, ask.offset, 0, 0, refused=True)
         if not self._serves(position, led):
             verdict, diverging = position.judged
-            if verdict is Verdict.DIVERGING:
+            if verdict is FetchVerdict.DIVERGING:
                 return self._given(ask, led, diverging=diverging)
-            if verdict is Verdict.BEHIND_START:
+            if verdict is FetchVerdict.BEHIND_START:
                 return self._given(ask, led)
             return self._given(ask, led, refused=True)
         moved = moves(led.state.view.state, session.node_id)
@@ -331,7 +330,7 @@ class FetchServer:
 
     @staticmethod
     def _serves(position: _Position, led: Led) -> bool:
-        return position.judged.verdict is Verdict.SERVED and position.ask.epoch == led.state.epoch
+        return position.judged.verdict is FetchVerdict.SERVED and position.ask.epoch == led.state.epoch
 
     def _given(
         self,

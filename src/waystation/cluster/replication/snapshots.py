@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from waystation.cluster.links.link import Link, LinkLost
-from waystation.cluster.links.peer import Answer, Key, Refused, SnapshotAsk, SnapshotPart
+from waystation.cluster.links.link import LinkLost, NodeLink
+from waystation.cluster.links.peer import Answer, Key, PeerRefusal, SnapshotAsk, SnapshotPart
 from waystation.cluster.replication.led import Led
 from waystation.encryption.key_ring import KeyRing
 from waystation.encryption.sealed_file import SealedWriter, read_opened
@@ -80,7 +80,7 @@ def _read(disk: Disk, folder: str, name: str, position: int, keys: KeyRing | Non
 # -- the follower ------------------------------------------------------------------------------------------------------
 
 
-async def copy(link: Link, world: World, partition: Partition, epoch: int, *, alone: bool) -> None:
+async def copy(link: NodeLink, world: World, partition: Partition, epoch: int, *, alone: bool) -> None:
     """The leader's newest snapshot, durably, if there is one. `alone`: those that are here already are removed. A part
     at a time is in memory. LinkLost, StorageFailed: as before, and what was copied so far means nothing."""
     folder = log_of(partition).folder
@@ -90,7 +90,7 @@ async def copy(link: Link, world: World, partition: Partition, epoch: int, *, al
         while size < 0 or position < size:
             asked = SnapshotAsk(partition.topic.id, partition.index, epoch, name, position)
             answer = await link.ask(asked, ANSWER_S)
-            if isinstance(answer, Refused) and answer.error == NotFound.__name__ and not name:
+            if isinstance(answer, PeerRefusal) and answer.error == NotFound.__name__ and not name:
                 break  # its log is whole
             part = _part(answer)
             if size >= 0 and part.size != size:
@@ -117,7 +117,9 @@ async def copy(link: Link, world: World, partition: Partition, epoch: int, *, al
 def _part(answer: Answer) -> SnapshotPart:
     if isinstance(answer, SnapshotPart):
         return answer
-    raise LinkLost(f"no snapshot was given: {answer.text if isinstance(answer, Refused) else type(answer).__name__}")
+    raise LinkLost(
+        f"no snapshot was given: {answer.text if isinstance(answer, PeerRefusal) else type(answer).__name__}"
+    )
 
 
 def _write(disk: Disk, folder: str, data: bytes, position: int, sealing: SealedWriter | None) -> int:

@@ -24,9 +24,9 @@ from waystation.groups.machines.calls import (
     SyncRequest,
 )
 from waystation.groups.machines.classic_decisions import AnswerJoin, AnswerSync, Decision, Save
-from waystation.groups.machines.classic_member import Member
+from waystation.groups.machines.classic_member import ClassicMember
 from waystation.groups.machines.classic_roster import Roster
-from waystation.groups.machines.classic_states import State, check_move
+from waystation.groups.machines.classic_states import ClassicState, check_move
 from waystation.groups.machines.errors import (
     CoordinatorUnavailable,
     FencedInstance,
@@ -50,7 +50,7 @@ class ClassicGroup:
     def __init__(self, group_id: str, settings: GroupSettings) -> None:
         self.group_id = group_id
         self.settings = settings
-        self.state = State.EMPTY
+        self.state = ClassicState.EMPTY
         self.generation_id = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
@@ -64,7 +64,7 @@ class ClassicGroup:
 
     @property
     def is_empty(self) -> bool:
-        return self.state is State.EMPTY
+        return self.state is ClassicState.EMPTY
 
     def next_deadline_ms(self) -> int | None:
         return self._timers.next_ms()
@@ -107,7 +107,7 @@ class ClassicGroup:
             return self._add(join, join.member_id, now_ms)
         member = self.roster.find(join.member_id, join.instance_id)
         leads = member.member_id == self.roster.leader
-        settled = self.state is State.COMPLETING or (self.state is State.STABLE and not leads)
+        settled = self.state is ClassicState.COMPLETING or (self.state is ClassicState.STABLE and not leads)
         if settled and member.protocols == join.protocols:
             # The answer to its join was lost, or it asks again for no reason: nothing has changed. A leader that
             # rejoins a stable group, though, has seen something (a new partition, say) and wants to assign anew.
@@ -119,7 +119,7 @@ class ClassicGroup:
     def _add(self, join: JoinRequest, member_id: str, now_ms: int) -> list[Decision]:
         if not self.roster.members:
             self.protocol_type = join.protocol_type
-        member = Member(
+        member = ClassicMember(
             member_id,
             join.instance_id,
             join.client_id,
@@ -148,20 +148,22 @@ class ClassicGroup:
             self._unsynced = self._unsynced - {old_id} | {new_id}
         self._update(member, join)
         self._touch(member, now_ms)
-        if self.state is State.STABLE and self.roster.still_fits(
+        if self.state is ClassicState.STABLE and self.roster.still_fits(
             before, member, self.protocol_type, self.protocol_name
         ):
             member.awaits_join = False
             return [*decisions, Save(), AnswerJoin(new_id, self._take_over_answer(member, join, old_leader))]
         return [*decisions, *self._gather(now_ms)]
 
-    def _take_over_answer(self, member: Member, join: JoinRequest, old_leader: str | None) -> JoinAnswer:
+    def _take_over_answer(self, member: ClassicMember, join: JoinRequest, old_leader: str | None) -> JoinAnswer:
         if join.can_skip_assignment:
             return self._join_answer(member, skip_assignment=member.member_id == self.roster.leader)
         # An older client would assign if it were told that it leads; it hears of the leader that was.
         return self._join_answer(member, leader=old_leader)
 
-    def _join_answer(self, member: Member, *, skip_assignment: bool = False, leader: str | None = None) -> JoinAnswer:
+    def _join_answer(
+        self, member: ClassicMember, *, skip_assignment: bool = False, leader: str | None = None
+    ) -> JoinAnswer:
         leader = leader or self.roster.leader or ""
         return JoinAnswer(
             member_id=member.member_id,
@@ -174,7 +176,7 @@ class ClassicGroup:
         )
 
     @staticmethod
-    def _update(member: Member, join: JoinRequest) -> None:
+    def _update(member: ClassicMember, join: JoinRequest) -> None:
         member.protocols = join.protocols
         member.session_timeout_ms = join.session_timeout_ms
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
@@ -186,13 +188,13 @@ class ClassicGroup:
 
     def _gather(self, now_ms: int) -> list[Decision]:
         """A member has just joined: begin a rebalance, or see whether it was the last to be waited for."""
-        return self._maybe_finish_joining(now_ms) if self.state is State.PREPARING else self._rebalance(now_ms)
+        return self._maybe_finish_joining(now_ms) if self.state is ClassicState.PREPARING else self._rebalance(now_ms)
 
     def _rebalance(self, now_ms: int) -> list[Decision]:
         """Calls everybody back to join."""
         decisions: list[Decision] = []
         for member in self.roster.members.values():
-            if self.state is State.COMPLETING:
+            if self.state is ClassicState.COMPLETING:
                 member.assignment = b""
             if member.awaits_sync:
                 member.awaits_sync = False
@@ -200,8 +202,8 @@ class ClassicGroup:
                 self._touch(member, now_ms)
         self._unsynced.clear()
         self._timers.cancel(_SYNC)
-        initial = self.state is State.EMPTY
-        self._move(State.PREPARING)
+        initial = self.state is ClassicState.EMPTY
+        self._move(ClassicState.PREPARING)
         timeout_ms = self.roster.rebalance_timeout_ms()
         if not initial:
             self._timers.set(_JOIN, now_ms + timeout_ms)
@@ -217,7 +219,7 @@ class ClassicGroup:
         return self._rebalance(now_ms)
 
     def _maybe_finish_joining(self, now_ms: int) -> list[Decision]:
-        if self.state is not State.PREPARING or self._initial_until_ms is not None:
+        if self.state is not ClassicState.PREPARING or self._initial_until_ms is not None:
             return []
         if self.roster.pending or not all(member.awaits_join for member in self.roster.members.values()):
             return []
@@ -245,12 +247,12 @@ class ClassicGroup:
         self.generation_id = self.generation_id % 0x7FFFFFFF + 1
         if not joined:
             self.protocol_name = None
-            self._move(State.EMPTY)
+            self._move(ClassicState.EMPTY)
             return [Save()]
         if not roster.members[roster.leader or ""].awaits_join:
             roster.leader = joined[0].member_id
         self.protocol_name = roster.vote()
-        self._move(State.COMPLETING)
+        self._move(ClassicState.COMPLETING)
         self._timers.set(_SYNC, now_ms + roster.rebalance_timeout_ms())
         self._unsynced = set(roster.members)
         answers: list[Decision] = []
@@ -272,19 +274,19 @@ class ClassicGroup:
                 f"generation {self.generation_id} of group {self.group_id!r} chose "
                 f"{(self.protocol_type, self.protocol_name)}, the member speaks {spoken}"
             )
-        if self.state is State.PREPARING:
+        if self.state is ClassicState.PREPARING:
             raise self._in_progress()
         self._unsynced.discard(member.member_id)
         if not self._unsynced:
             self._timers.cancel(_SYNC)
         self._touch(member, now_ms)
-        if self.state is State.STABLE:
+        if self.state is ClassicState.STABLE:
             return [AnswerSync(member.member_id, self._sync_answer(member))]
         member.awaits_sync = True
         return self._stabilise(dict(sync.assignments), now_ms) if member.member_id == self.roster.leader else []
 
     def _stabilise(self, assignments: dict[str, bytes], now_ms: int) -> list[Decision]:
-        self._move(State.STABLE)
+        self._move(ClassicState.STABLE)
         decisions: list[Decision] = [Save()]
         for member in self.roster.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -294,7 +296,7 @@ class ClassicGroup:
                 decisions.append(AnswerSync(member.member_id, self._sync_answer(member)))
         return decisions
 
-    def _sync_answer(self, member: Member) -> SyncAnswer:
+    def _sync_answer(self, member: ClassicMember) -> SyncAnswer:
         return SyncAnswer(self.protocol_type or "", self.protocol_name or "", member.assignment)
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation_id: int, now_ms: int) -> None:
@@ -303,7 +305,7 @@ class ClassicGroup:
         member = self.roster.find(member_id, instance_id)
         self._check_generation(generation_id)
         self._touch(member, now_ms)
-        if self.state is State.PREPARING:
+        if self.state is ClassicState.PREPARING:
             raise self._in_progress()
 
     def leave(self, leaving: Iterable[LeavingMember], now_ms: int) -> tuple[list[LeaveResult], list[Decision]]:
@@ -332,9 +334,9 @@ class ClassicGroup:
         for timer in self._timers.due(now_ms):
             if timer in self._timers:
                 continue  # set again by what was done just before
-            if timer == _JOIN and self.state is State.PREPARING:
+            if timer == _JOIN and self.state is ClassicState.PREPARING:
                 decisions += self._join_time_is_up(now_ms)
-            elif timer == _SYNC and self.state in (State.COMPLETING, State.STABLE):
+            elif timer == _SYNC and self.state in (ClassicState.COMPLETING, ClassicState.STABLE):
                 decisions += self._expire(sorted(self._unsynced), now_ms)
             elif timer[0] == "session":
                 decisions += self._session_is_over(timer[1], now_ms)
@@ -358,7 +360,7 @@ class ClassicGroup:
     ) -> None:
         """Raises unless this caller may commit offsets now. A commit counts as a sign of life."""
         self._check_alive()
-        if generation_id < 0 and self.state is State.EMPTY:
+        if generation_id < 0 and self.state is ClassicState.EMPTY:
             return  # a simple consumer or an administrator; nobody is in the way
         if generation_id >= 0 or member_id or instance_id is not None:
             member = self.roster.find(member_id, instance_id)
@@ -366,7 +368,7 @@ class ClassicGroup:
             self._touch(member, now_ms)
         elif not transactional:
             raise UnknownMember(f"group {self.group_id!r} has members; only they can commit its offsets")
-        if self.state is State.COMPLETING and not transactional:
+        if self.state is ClassicState.COMPLETING and not transactional:
             raise self._in_progress()
 
     # -- restoring and ending --------------------------------------------------------------------------------
@@ -378,26 +380,26 @@ class ClassicGroup:
         protocol_type: str | None,
         protocol_name: str | None,
         leader: str | None,
-        members: Collection[Member],
+        members: Collection[ClassicMember],
     ) -> None:
         """Takes the state a record holds. Sessions start with `start_sessions`, when the broker is ready."""
         self.generation_id = generation_id
         self.protocol_type = protocol_type or None
         self.protocol_name = protocol_name
         self.roster.replace(members, leader)
-        self.state = State.STABLE if members else State.EMPTY
+        self.state = ClassicState.STABLE if members else ClassicState.EMPTY
 
     def start_sessions(self, now_ms: int) -> None:
         for member in self.roster.members.values():
             self._touch(member, now_ms)
 
     def die(self) -> None:
-        self._move(State.DEAD)
+        self._move(ClassicState.DEAD)
 
     # -- small parts -----------------------------------------------------------------------------------------
 
     def _check_alive(self) -> None:
-        if self.state is State.DEAD:
+        if self.state is ClassicState.DEAD:
             raise CoordinatorUnavailable(
                 f"group {self.group_id!r} was removed just now; look for its coordinator again"
             )
@@ -411,7 +413,7 @@ class ClassicGroup:
     def _in_progress(self) -> RebalanceInProgress:
         return RebalanceInProgress(f"group {self.group_id!r} is rebalancing; rejoin")
 
-    def _touch(self, member: Member, now_ms: int) -> None:
+    def _touch(self, member: ClassicMember, now_ms: int) -> None:
         """The member lives. A new one cannot heartbeat before its join is answered, so it is given longer."""
         timeout_ms = self.settings.new_member_join_timeout_ms if member.is_new else member.session_timeout_ms
         self._timers.set(("session", member.member_id), now_ms + timeout_ms)
@@ -426,7 +428,7 @@ class ClassicGroup:
         return self._answer_waiting(member, UnknownMember(f"{member_id!r} was removed from group {self.group_id!r}"))
 
     @staticmethod
-    def _answer_waiting(member: Member, error: WaystationError) -> list[Decision]:
+    def _answer_waiting(member: ClassicMember, error: WaystationError) -> list[Decision]:
         decisions: list[Decision] = []
         if member.awaits_join:
             decisions.append(AnswerJoin(member.member_id, error))
@@ -436,12 +438,12 @@ class ClassicGroup:
         return decisions
 
     def _after_removal(self, now_ms: int, *, lost: int) -> list[Decision]:
-        if lost and self.state in (State.STABLE, State.COMPLETING):
+        if lost and self.state in (ClassicState.STABLE, ClassicState.COMPLETING):
             return self._rebalance(now_ms)
-        if self.state is State.PREPARING and not self.roster.members and not self.roster.pending:
+        if self.state is ClassicState.PREPARING and not self.roster.members and not self.roster.pending:
             return self._finish_joining(now_ms)  # nobody is left to wait for, not even in the initial wait
         return self._maybe_finish_joining(now_ms)
 
-    def _move(self, new: State) -> None:
+    def _move(self, new: ClassicState) -> None:
         check_move(self.state, new)
         self.state = new

@@ -18,7 +18,7 @@ CONSUMER = "consumer"
 """The protocol type of consumers (Kafka Connect and others bring their own)."""
 
 
-class Member(msgspec.Struct):
+class ClassicMember(msgspec.Struct):
     """Mutable; owned by its group alone."""
 
     member_id: str
@@ -41,13 +41,13 @@ class Member(msgspec.Struct):
         return sum(len(metadata) for _, metadata in self.protocols) + len(self.assignment)
 
 
-def common_protocols(members: Collection[Member]) -> set[str]:
+def common_protocols(members: Collection[ClassicMember]) -> set[str]:
     """The protocols that every member supports."""
     counts = Counter(name for member in members for name in {name for name, _ in member.protocols})
     return {name for name, count in counts.items() if count == len(members)}
 
 
-def vote(members: Collection[Member], leader: Member) -> str:
+def vote(members: Collection[ClassicMember], leader: ClassicMember) -> str:
     """The protocol of the next generation: each member votes for the first of its own list that all support.
 
     A draw is decided by the leader's order, so that the outcome does not depend on the order of arrival.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from waystation.groups.machines.calls import JoinedMember, JoinRequest
-from waystation.groups.machines.classic_member import CONSUMER, Member, common_protocols, subscribed_topics, vote
+from waystation.groups.machines.classic_member import CONSUMER, ClassicMember, common_protocols, subscribed_topics, vote
 from waystation.groups.machines.errors import FencedInstance, UnknownMember
 
 
@@ -18,7 +18,7 @@ class Roster:
 
     def __init__(self, group_id: str) -> None:
         self._group_id = group_id
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self.pending: set[str] = set()
         """Ids that were handed out (MEMBER_ID_REQUIRED) and have not been used yet."""
         self.leader: str | None = None
@@ -27,7 +27,7 @@ class Roster:
     def __len__(self) -> int:
         return len(self.members)
 
-    def find(self, member_id: str, instance_id: str | None) -> Member:
+    def find(self, member_id: str, instance_id: str | None) -> ClassicMember:
         """The member, or the error that tells the client what it has become."""
         if instance_id is not None:
             current = self._statics.get(instance_id)
@@ -44,7 +44,7 @@ class Roster:
         """The id of the member that has this instance id."""
         return None if instance_id is None else self._statics.get(instance_id)
 
-    def add(self, member: Member) -> None:
+    def add(self, member: ClassicMember) -> None:
         self.pending.discard(member.member_id)
         self.members[member.member_id] = member
         if member.instance_id is not None:
@@ -52,7 +52,7 @@ class Roster:
         if self.leader is None:
             self.leader = member.member_id
 
-    def rename(self, old_id: str, new_id: str) -> Member:
+    def rename(self, old_id: str, new_id: str) -> ClassicMember:
         """A static member comes back under a new id; it keeps its role."""
         member = self.members.pop(old_id)
         member.member_id = new_id
@@ -63,7 +63,7 @@ class Roster:
             self.leader = new_id
         return member
 
-    def remove(self, member_id: str) -> Member | None:
+    def remove(self, member_id: str) -> ClassicMember | None:
         """Forgets a member or a pending id; returns the member, if it was one."""
         self.pending.discard(member_id)
         member = self.members.pop(member_id, None)
@@ -75,7 +75,7 @@ class Roster:
             self.leader = next(iter(self.members), None)
         return member
 
-    def replace(self, members: Collection[Member], leader: str | None) -> None:
+    def replace(self, members: Collection[ClassicMember], leader: str | None) -> None:
         """Everything anew, from a record."""
         self.members = {member.member_id: member for member in members}
         self._statics = {member.instance_id: member.member_id for member in members if member.instance_id is not None}
@@ -100,7 +100,9 @@ class Roster:
             for member in self.members.values()
         )
 
-    def still_fits(self, before: bytes, member: Member, protocol_type: str | None, protocol_name: str | None) -> bool:
+    def still_fits(
+        self, before: bytes, member: ClassicMember, protocol_type: str | None, protocol_name: str | None
+    ) -> bool:
         """Whether the generation holds although the member came back: the same protocol would be chosen, for the same
         topics. Its metadata may differ for no good reason: a consumer that was restarted does not list what it owned.
         """

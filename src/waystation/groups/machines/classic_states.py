@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class State(Enum):
+class ClassicState(Enum):
     """The values are what administration tools show."""
 
     EMPTY = "Empty"
@@ -22,17 +22,20 @@ class State(Enum):
     DEAD = "Dead"
 
 
-MOVES: dict[tuple[State, State], str] = {
-    (State.EMPTY, State.PREPARING): "the first member joins",
-    (State.EMPTY, State.DEAD): "deleted, expired or taken over by the other protocol",
-    (State.PREPARING, State.DEAD): "a member of the consumer protocol joined: the group uses that from now on",
-    (State.COMPLETING, State.DEAD): "a member of the consumer protocol joined",
-    (State.STABLE, State.DEAD): "a member of the consumer protocol joined",
-    (State.PREPARING, State.COMPLETING): "all members joined, or the rebalance timeout passed",
-    (State.PREPARING, State.EMPTY): "the last member left or timed out",
-    (State.COMPLETING, State.STABLE): "the leader handed in the assignment",
-    (State.COMPLETING, State.PREPARING): "a member joined, left, timed out or changed its metadata",
-    (State.STABLE, State.PREPARING): "a member joined, left, timed out or changed its metadata",
+MOVES: dict[tuple[ClassicState, ClassicState], str] = {
+    (ClassicState.EMPTY, ClassicState.PREPARING): "the first member joins",
+    (ClassicState.EMPTY, ClassicState.DEAD): "deleted, expired or taken over by the other protocol",
+    (
+        ClassicState.PREPARING,
+        ClassicState.DEAD,
+    ): "a member of the consumer protocol joined: the group uses that from now on",
+    (ClassicState.COMPLETING, ClassicState.DEAD): "a member of the consumer protocol joined",
+    (ClassicState.STABLE, ClassicState.DEAD): "a member of the consumer protocol joined",
+    (ClassicState.PREPARING, ClassicState.COMPLETING): "all members joined, or the rebalance timeout passed",
+    (ClassicState.PREPARING, ClassicState.EMPTY): "the last member left or timed out",
+    (ClassicState.COMPLETING, ClassicState.STABLE): "the leader handed in the assignment",
+    (ClassicState.COMPLETING, ClassicState.PREPARING): "a member joined, left, timed out or changed its metadata",
+    (ClassicState.STABLE, ClassicState.PREPARING): "a member joined, left, timed out or changed its metadata",
 }
 """Every legal move, and why it is made. Anything else is a fault of ours."""
 
@@ -41,12 +44,12 @@ class IllegalMove(RuntimeError):
     """A move that is not in the table: a bug in this package, never a client's fault."""
 
 
-def check_move(old: State, new: State) -> None:
+def check_move(old: ClassicState, new: ClassicState) -> None:
     if (old, new) not in MOVES:
         raise IllegalMove(f"a classic group cannot change from {old.value} to {new.value}")
 
 
 def moves_table() -> str:
     """The table as text, for people and for the documentation."""
-    width = max(len(state.value) for state in State)
+    width = max(len(state.value) for state in ClassicState)
     return "\n".join(f"{old.value:<{width}} → {new.value:<{width}} {why}" for (old, new), why in MOVES.items())

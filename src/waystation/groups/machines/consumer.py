@@ -45,7 +45,7 @@ from waystation.groups.machines.errors import (
     UnknownMember,
     UnreleasedInstance,
 )
-from waystation.groups.machines.reconcile import JOIN_EPOCH, Holding, Partitions, Phase, step
+from waystation.groups.machines.reconcile import JOIN_EPOCH, Holding, Partitions, ReconcilePhase, step
 from waystation.groups.machines.settings import GroupSettings
 from waystation.groups.machines.subscriptions import Subscriptions, sizes
 from waystation.world.deadlines import Deadlines
@@ -57,7 +57,7 @@ _QUIET_SHARE = 4
 """The interval is this part of the quiet so far: from 250 ms to 5 s in 20 s, with a dozen heartbeats on the way."""
 
 
-class Changes(msgspec.Struct, frozen=True):
+class GroupChanges(msgspec.Struct, frozen=True):
     """What has to be written: the group's own record, and records of members (gone ones: tombstones)."""
 
     group: bool
@@ -105,8 +105,8 @@ class ConsumerGroup:
     def next_deadline_ms(self) -> int | None:
         return self._timers.next_ms()
 
-    def take_changes(self) -> Changes:
-        changes = Changes(self._changed_group, frozenset(self._changed_members))
+    def take_changes(self) -> GroupChanges:
+        changes = GroupChanges(self._changed_group, frozenset(self._changed_members))
         self._changed_group = False
         self._changed_members.clear()
         return changes
@@ -258,7 +258,7 @@ class ConsumerGroup:
             self._retarget(topics)
         owned = member.has() & partitions_of(wish.owned, topics)
         self._release(member)
-        member.holding = Holding(member.epoch, Phase.WAITING, owned)
+        member.holding = Holding(member.epoch, ReconcilePhase.WAITING, owned)
         self._hold(member)
         self._timers.cancel(("rebalance", member.member_id))
         self._reconcile(member, owned, now_ms)
@@ -308,7 +308,7 @@ class ConsumerGroup:
         if side is None or (sync.protocol_name or side.protocols[0][0]) != side.protocols[0][0]:
             raise InconsistentProtocol(f"member {sync.member_id!r} did not join with {sync.protocol_name!r}")
         self._touch(member, now_ms)
-        if member.epoch < self.epoch and member.holding.phase is not Phase.REVOKING:
+        if member.epoch < self.epoch and member.holding.phase is not ReconcilePhase.REVOKING:
             raise self._call_back(member, now_ms)
         return SyncAnswer(CONSUMER, side.protocols[0][0], self.classic_assignment(member, topics))
 
@@ -325,8 +325,8 @@ class ConsumerGroup:
         awaited = member.target - member.holding.assigned
         if (
             member.epoch < self.assignment_epoch
-            or phase is Phase.REVOKING
-            or (phase is Phase.WAITING and any(one not in self._holders for one in awaited))
+            or phase is ReconcilePhase.REVOKING
+            or (phase is ReconcilePhase.WAITING and any(one not in self._holders for one in awaited))
         ):
             raise self._call_back(member, now_ms)
 
@@ -419,7 +419,7 @@ class ConsumerGroup:
             self._changed_members.add(member.member_id)
             self._restless_at_ms = now_ms
             timer = ("rebalance", member.member_id)
-            if holding.phase is Phase.REVOKING:
+            if holding.phase is ReconcilePhase.REVOKING:
                 self._timers.set(timer, now_ms + member.rebalance_timeout_ms)
             else:
                 self._timers.cancel(timer)
@@ -427,7 +427,7 @@ class ConsumerGroup:
         self._hold(member)
 
     def _is_settled(self, member: ConsumerMember) -> bool:
-        return member.holding.phase is Phase.STABLE and member.epoch == self.assignment_epoch
+        return member.holding.phase is ReconcilePhase.STABLE and member.epoch == self.assignment_epoch
 
     def _interval_ms(self, now_ms: int) -> int:
         """When members are to heartbeat next: soon while the group settles, then less and less often.
@@ -502,7 +502,7 @@ class ConsumerGroup:
         self._restless_at_ms = now_ms
         for member in self.members.values():
             self._touch(member, now_ms)
-            if member.holding.phase is Phase.REVOKING:
+            if member.holding.phase is ReconcilePhase.REVOKING:
                 self._timers.set(("rebalance", member.member_id), now_ms + member.rebalance_timeout_ms)
 
     # -- small parts -----------------------------------------------------------------------------------------

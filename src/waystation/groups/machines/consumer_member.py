@@ -6,13 +6,13 @@ import msgspec
 from msgspec.structs import replace
 
 from waystation.groups.machines.calls import ConsumerBeat, ConsumerMemberView
-from waystation.groups.machines.reconcile import JOIN_EPOCH, NONE, Holding, Partitions, Phase
+from waystation.groups.machines.reconcile import JOIN_EPOCH, NONE, Holding, Partitions, ReconcilePhase
 
 LEAVE_EPOCH = -1
 AWAY_EPOCH = -2
 """A static member that stopped and is expected back: its partitions wait for it until its session ends."""
 
-NOTHING = Holding(JOIN_EPOCH, Phase.STABLE, NONE)
+NOTHING = Holding(JOIN_EPOCH, ReconcilePhase.STABLE, NONE)
 
 
 class ClassicSide(msgspec.Struct, frozen=True):
@@ -60,11 +60,11 @@ class ConsumerMember(msgspec.Struct):
 
     def hand_over(self, new_id: str) -> ConsumerMember:
         """The same place in the group for the process that comes back under a new id."""
-        held = Holding(JOIN_EPOCH, Phase.STABLE, self.holding.assigned)
+        held = Holding(JOIN_EPOCH, ReconcilePhase.STABLE, self.holding.assigned)
         return replace(self, member_id=new_id, previous_epoch=JOIN_EPOCH, holding=held, classic=None)
 
     def go_away(self) -> None:
-        self.holding = Holding(AWAY_EPOCH, Phase.STABLE, self.holding.assigned)
+        self.holding = Holding(AWAY_EPOCH, ReconcilePhase.STABLE, self.holding.assigned)
 
     def advance(self, holding: Holding) -> None:
         if holding.epoch != self.holding.epoch:

@@ -11,14 +11,14 @@ from waystation.groups.machines.calls import TopicView
 from waystation.groups.machines.classic import ClassicGroup
 from waystation.groups.machines.classic_member import (
     CONSUMER,
-    Member,
+    ClassicMember,
     assigned_partitions,
     read_subscription,
     vote,
 )
 from waystation.groups.machines.consumer import ConsumerGroup, partitions_of
 from waystation.groups.machines.consumer_member import ClassicSide, ConsumerMember
-from waystation.groups.machines.reconcile import Holding, Partitions, Phase
+from waystation.groups.machines.reconcile import Holding, Partitions, ReconcilePhase
 from waystation.groups.machines.settings import GroupSettings
 
 
@@ -40,7 +40,7 @@ def to_consumer(group: ClassicGroup, topics: TopicView, settings: GroupSettings,
     return made
 
 
-def _consumer_member(member: Member, group: ClassicGroup, topics: TopicView) -> ConsumerMember | None:
+def _consumer_member(member: ClassicMember, group: ClassicGroup, topics: TopicView) -> ConsumerMember | None:
     wishes = [read_subscription(metadata) for _, metadata in member.protocols]
     if not wishes or wishes[0] is None or None in wishes:
         return None
@@ -58,7 +58,7 @@ def _consumer_member(member: Member, group: ClassicGroup, topics: TopicView) -> 
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         topics=tuple(sorted(wishes[0].topics)),
         previous_epoch=group.generation_id,
-        holding=Holding(group.generation_id, Phase.STABLE, had),
+        holding=Holding(group.generation_id, ReconcilePhase.STABLE, had),
         target=had,
         classic=ClassicSide(member.session_timeout_ms, member.protocols),
     )
@@ -73,7 +73,7 @@ def to_classic(group: ConsumerGroup, topics: TopicView, settings: GroupSettings,
         if side is None:
             raise ValueError(f"{member.member_id!r} does not speak the classic protocol")
         members.append(
-            Member(
+            ClassicMember(
                 member.member_id,
                 member.instance_id,
                 member.client_id,

@@ -29,7 +29,7 @@ JOIN_EPOCH = 0
 """The epoch of a member that joins: it owns nothing, whatever was kept for it."""
 
 
-class Phase(Enum):
+class ReconcilePhase(Enum):
     """Where a member stands between its present and its target assignment."""
 
     STABLE = "stable"  # it has what the target of its epoch says
@@ -41,7 +41,7 @@ class Holding(msgspec.Struct, frozen=True):
     """What a member has. `assigned` and `revoking` are disjoint, and both are its own until it says otherwise."""
 
     epoch: int
-    phase: Phase
+    phase: ReconcilePhase
     assigned: Partitions
     revoking: Partitions = NONE
 
@@ -54,15 +54,15 @@ def step(
     is_free: Callable[[TopicPartition], bool],
 ) -> Holding:
     """What the member has next. `owned` is what it says it has, knowing `holding.epoch`; None: it did not say."""
-    if holding.phase is Phase.STABLE and holding.epoch == target_epoch and holding.assigned == target:
+    if holding.phase is ReconcilePhase.STABLE and holding.epoch == target_epoch and holding.assigned == target:
         return holding
-    if holding.phase is Phase.REVOKING and (owned is None or owned & holding.revoking):
+    if holding.phase is ReconcilePhase.REVOKING and (owned is None or owned & holding.revoking):
         return holding
     keeps = holding.assigned & target
     loses = holding.assigned - target
     if loses and holding.epoch != JOIN_EPOCH:
-        return Holding(target_epoch, Phase.REVOKING, keeps, loses)
+        return Holding(target_epoch, ReconcilePhase.REVOKING, keeps, loses)
     wanted = target - keeps
     gets = frozenset(partition for partition in wanted if is_free(partition))
-    phase = Phase.STABLE if gets == wanted else Phase.WAITING
+    phase = ReconcilePhase.STABLE if gets == wanted else ReconcilePhase.WAITING
     return Holding(target_epoch, phase, keeps | gets)

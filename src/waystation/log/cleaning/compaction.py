@@ -31,7 +31,7 @@ MAX_KEYS = 2_000_000
 """Keys in the map of one pass, about 300 MB; what is behind them waits for the next pass."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CompactionPlan(msgspec.Struct, frozen=True):
     """What one pass will do. Without segments: only end a swap that the disk interrupted."""
 
     segments: list[Segment]
@@ -43,13 +43,13 @@ class Plan(msgspec.Struct, frozen=True):
     truncations: int  # of the log so far: after another one the plan is void
 
 
-def due(log: Log, now_ms: int) -> Plan | None:
+def due(log: Log, now_ms: int) -> CompactionPlan | None:
     """A plan, if enough of the log has not been compacted yet."""
     settings = log.settings
     if log.failure is not None or log.truncation is not None:
         return None
     if log.swap is not None:
-        return Plan([], 0, {}, now_ms, settings.delete_retention_ms, settings.segment_bytes, log.truncations)
+        return CompactionPlan([], 0, {}, now_ms, settings.delete_retention_ms, settings.segment_bytes, log.truncations)
     if not settings.compacts:
         return None
     stable = log.stable_offset
@@ -75,13 +75,13 @@ def due(log: Log, now_ms: int) -> Plan | None:
     aborted: dict[int, list[Aborted]] = {}
     for entry in log.aborted.overlapping(segments[0].base_offset, segments[-1].last_offset + 1):
         aborted.setdefault(entry.producer_id, []).append(entry)
-    return Plan(
+    return CompactionPlan(
         segments, log.cleaned_offset, aborted, now_ms, settings.delete_retention_ms, settings.segment_bytes,
         log.truncations,
     )  # fmt: skip
 
 
-async def compact(log: Log, plan: Plan) -> int:
+async def compact(log: Log, plan: CompactionPlan) -> int:
     """Carries out a plan; returns the bytes that were freed. Nothing, if the log is truncated meanwhile."""
     try:
         return await _compact(log, plan)
@@ -91,7 +91,7 @@ async def compact(log: Log, plan: Plan) -> int:
         return 0  # what it was reading has been cut or removed
 
 
-async def _compact(log: Log, plan: Plan) -> int:
+async def _compact(log: Log, plan: CompactionPlan) -> int:
     async with log.moving_start:
         await settle(log)
     if not plan.segments:
@@ -112,7 +112,7 @@ async def _compact(log: Log, plan: Plan) -> int:
     return before - sum(segment.size for segment in made)
 
 
-def _groups(plan: Plan, until: int) -> Iterator[list[Segment]]:
+def _groups(plan: CompactionPlan, until: int) -> Iterator[list[Segment]]:
     """Runs of neighbours that together fit one segment."""
     group: list[Segment] = []
     size = 0
@@ -130,7 +130,7 @@ def _groups(plan: Plan, until: int) -> Iterator[list[Segment]]:
         yield group
 
 
-def _newest_offsets(log: Log, plan: Plan) -> tuple[dict[bytes, int], int]:
+def _newest_offsets(log: Log, plan: CompactionPlan) -> tuple[dict[bytes, int], int]:
     """The newest offset of each key in the part that was not compacted before, and how far the map reaches."""
     newest: dict[bytes, int] = {}
     until = plan.segments[0].base_offset
@@ -186,14 +186,14 @@ def _records(data: bytes, header: Header) -> list[Record]:
         return []
 
 
-def _is_aborted(plan: Plan, header: Header) -> bool:
+def _is_aborted(plan: CompactionPlan, header: Header) -> bool:
     return header.transactional and any(
         entry.first_offset <= header.base_offset <= entry.last_offset
         for entry in plan.aborted.get(header.producer_id, ())
     )
 
 
-def _rewrite(log: Log, plan: Plan, group: list[Segment], newest: dict[bytes, int]) -> Segment:
+def _rewrite(log: Log, plan: CompactionPlan, group: list[Segment], newest: dict[bytes, int]) -> Segment:
     """Writes the group's surviving records to one file, durable, ready to be swapped in."""
     disk = log.world.disk
     base = group[0].base_offset
@@ -221,7 +221,7 @@ def _rewrite(log: Log, plan: Plan, group: list[Segment], newest: dict[bytes, int
     return made
 
 
-def _filter(plan: Plan, data: bytes, header: Header, newest: dict[bytes, int]) -> bytes | bytearray | None:
+def _filter(plan: CompactionPlan, data: bytes, header: Header, newest: dict[bytes, int]) -> bytes | bytearray | None:
     """The batch with the records that stay; None if none do."""
     if header.control:
         return data if header.max_timestamp > plan.now_ms - plan.delete_retention_ms else None

@@ -23,13 +23,13 @@ from waystation.protocols.amqp.events import (
     CONNECTION_MOVES,
     Acked,
     Broken,
+    ChannelOpened,
     ChannelPhase,
     ChannelState,
     Content,
     Event,
     Greeted,
     Method,
-    Opened,
     Phase,
     PublishEvent,
     Target,
@@ -306,7 +306,7 @@ class Engine:
                 f"number of channels opened ({count}) has reached the negotiated channel_max ({self.channel_max})",
             )
         channel = self.channels[number] = ChannelState(number)
-        events.append(Opened(channel))
+        events.append(ChannelOpened(channel))
 
     def _channel_method(self, channel: ChannelState, method: Frame, events: list[Event]) -> None:
         if channel.phase is ChannelPhase.CLOSING:

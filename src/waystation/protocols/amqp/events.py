@@ -138,7 +138,7 @@ class Method(NamedTuple):
     method: Frame
 
 
-class Opened(NamedTuple):
+class ChannelOpened(NamedTuple):
     """channel.open."""
 
     channel: ChannelState
@@ -159,4 +159,4 @@ class Broken(NamedTuple):
     error: AmqpError
 
 
-Event = PublishEvent | Acked | Method | Opened | Greeted | WrongHeader | Broken
+Event = PublishEvent | Acked | Method | ChannelOpened | Greeted | WrongHeader | Broken

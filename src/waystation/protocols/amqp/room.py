@@ -40,7 +40,7 @@ class Room:
         return max(self._limit() // PART, self.largest())
 
 
-class Share:
+class RoomShare:
     """What one connection has taken."""
 
     __slots__ = ("_ended", "_room", "used")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pamqp import commands
 from pamqp.base import Frame
 
-from waystation.broker.access.types import ANONYMOUS, DEFAULT, EXPIRED, Done, LoginPeer, Outcome, Principal
+from waystation.broker.access.types import ANONYMOUS, DEFAULT, EXPIRED, LoggedIn, LoginPeer, Outcome, Principal
 from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.observe.connections import ConnectionInfo, doing_at
 from waystation.observe.events import event_logger
@@ -28,18 +28,18 @@ from waystation.protocols.amqp.engine import Engine
 from waystation.protocols.amqp.events import (
     Acked,
     Broken,
+    ChannelOpened,
     ChannelState,
     Event,
     Greeted,
     Method,
-    Opened,
     Phase,
     PublishEvent,
     WrongHeader,
 )
 from waystation.protocols.amqp.frames import PROTOCOL_HEADER, method_frame
 from waystation.protocols.amqp.methods import HANDLERS
-from waystation.protocols.amqp.room import Room, Share
+from waystation.protocols.amqp.room import Room, RoomShare
 from waystation.protocols.budget import FREE_BYTES
 from waystation.vhosts.routes import Routes
 from waystation.vhosts.sources import Sources
@@ -56,7 +56,7 @@ from waystation.wire.amqp.errors import (
 if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.node import Node
-    from waystation.broker.access.types import Entrance, Names
+    from waystation.broker.access.types import Entrance, NamespaceNames
     from waystation.message import Message
     from waystation.protocols.amqp.consumer import AmqpConsumer
 
@@ -133,7 +133,7 @@ class AmqpSession:
     )  # fmt: skip
 
     access: Access
-    names: Names
+    names: NamespaceNames
     sources: Sources
     declaring: Declaring
     routes: Routes
@@ -155,7 +155,7 @@ class AmqpSession:
         self.outside = outside
         self.name = name
         self.tx_ids = tx_ids  # free ones, shared by all sessions
-        self.room = Share(room)
+        self.room = RoomShare(room)
         self.engine = Engine(room.largest)
         self._enter(node.access(ANONYMOUS, DEFAULT, self.meter, waits=True))
         self.routing = self.access.route_table
@@ -473,7 +473,7 @@ class AmqpSession:
                     self._connection_method(event.method)
                 else:
                     self._method(event.channel, event.method)
-            elif isinstance(event, Opened):
+            elif isinstance(event, ChannelOpened):
                 self._open_channel(event.channel)
             elif isinstance(event, Greeted):
                 self.answer(0, handshake.start(self.node.cluster_id, self._mechanisms))
@@ -633,7 +633,7 @@ class AmqpSession:
             self._refuse_login(handshake.unknown_mechanism(mechanism, offered))
             return
         outcome = await self.entrance.authenticator.step(exchange, response, self._login_peer)
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, LoggedIn):
             self._refuse_login(handshake.refused(mechanism))
             return
         self.principal = outcome.principal
@@ -657,7 +657,7 @@ class AmqpSession:
         if self._expiry is not None:
             outcome = await self.entrance.authenticator.bearer(token.decode("latin-1"), self._login_peer)
             before = (self.principal.name, self.principal.credential)
-            if not isinstance(outcome, Done) or (outcome.principal.name, outcome.principal.credential) != before:
+            if not isinstance(outcome, LoggedIn) or (outcome.principal.name, outcome.principal.credential) != before:
                 raise AmqpError(NOT_ALLOWED, "the new secret is no token of the same user")
             self._note_expiry(outcome)
         self.answer(0, commands.Connection.UpdateSecretOk())
@@ -666,7 +666,7 @@ class AmqpSession:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
-        if isinstance(outcome, Done) and outcome.expires_ms is not None:
+        if isinstance(outcome, LoggedIn) and outcome.expires_ms is not None:
             left_s = max(0.0, (outcome.expires_ms - self.node.world.clock.now_ms()) / 1000)
             loop = asyncio.get_running_loop()
             self._expiry = loop.call_later(left_s, self.end, EXPIRED)

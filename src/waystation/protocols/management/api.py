@@ -28,7 +28,7 @@ from waystation.protocols.management import (
     vhosts,
 )
 from waystation.protocols.management.calls import Refused, error_reply, parts_of
-from waystation.protocols.management.rates import Rates
+from waystation.protocols.management.rates import MessageRates
 from waystation.protocols.management.totals import Totals
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Management:
         self.principal = ANONYMOUS
         self.access = self.within(DEFAULT)
         self._others: OrderedDict[Principal, Management] = OrderedDict()
-        self.rates = Rates(node.world.clock.monotonic)
+        self.rates = MessageRates(node.world.clock.monotonic)
         self.totals = Totals(self.access, node.world.clock)
         self._router = Router(ROUTES)
 

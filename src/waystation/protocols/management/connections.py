@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from waystation.broker.access.types import Names
+from waystation.broker.access.types import NamespaceNames
 from waystation.observe.connections import ChannelInfo, Connected, ConnectionInfo, ConsumerInfo
 from waystation.protocols.http.transport.calls import AnyRoute
 from waystation.protocols.http.transport.replies import Reply
@@ -153,7 +153,7 @@ def show_consumer(api: Management, consumer: Cons) -> Shown:
         "consumer_tag": info.tag,
         "exclusive": info.exclusive,
         "prefetch_count": info.prefetch,
-        "queue": {"name": Names(connection.namespace).local(info.queue), "vhost": connection.namespace},
+        "queue": {"name": NamespaceNames(connection.namespace).local(info.queue), "vhost": connection.namespace},
     }
 
 

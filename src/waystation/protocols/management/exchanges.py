@@ -21,7 +21,7 @@ from waystation.protocols.management.shapes import Shown, exchange_names, show_e
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
-    from waystation.broker.access.types import Names
+    from waystation.broker.access.types import NamespaceNames
     from waystation.protocols.management.api import Management
 
 
@@ -49,7 +49,7 @@ def found_exchange(api: Management, call: ApiCall) -> tuple[Access, str]:
     return access, name
 
 
-def full_name(names: Names, name: str) -> str:
+def full_name(names: NamespaceNames, name: str) -> str:
     """The default exchange has no name, in any virtual host."""
     return names.full(name) if name else ""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pamqp import commands
 
-from waystation.broker.access.types import Getter, Names, Receipt, Settled, Verdict
+from waystation.broker.access.types import Getter, NamespaceNames, Receipt, Settled, Verdict
 from waystation.errors import NotFound
 from waystation.message import Delivered, Message, size_of
 from waystation.protocols.http.transport.calls import LONGEST_WAIT_S
@@ -151,7 +151,9 @@ def _settle(getter: Getter, verdict: Verdict, taken_runs: list[tuple[int, int]])
     return getter.settle(verdict, taken_runs, delay_ms=0 if verdict is Verdict.REJECT else None)
 
 
-def _shown(delivered: Delivered, names: Names, encoding: str, truncate: int | None, left: int) -> dict[str, Any]:
+def _shown(
+    delivered: Delivered, names: NamespaceNames, encoding: str, truncate: int | None, left: int
+) -> dict[str, Any]:
     message = delivered.message
     payload = message.payload if truncate is None else message.payload[: max(truncate, 0)]
     try:

@@ -35,7 +35,7 @@ class Page(NamedTuple):
     size: int
 
 
-class Wanted(NamedTuple):
+class ListQuery(NamedTuple):
     """What the query asks for."""
 
     page: Page | None
@@ -45,7 +45,7 @@ class Wanted(NamedTuple):
     columns: list[list[str]]
 
 
-def wanted(query: AnyQuery) -> Wanted:
+def wanted(query: AnyQuery) -> ListQuery:
     asked = query.values
     page = None
     if "page" in asked:
@@ -62,7 +62,7 @@ def wanted(query: AnyQuery) -> Wanted:
     # As in RabbitMQ, only pages are filtered.
     matches = _filter(asked.get("name", ""), asked.get("use_regex") == "true") if page is not None else None
     descending = asked.get("sort_reverse") == "true"
-    return Wanted(page, matches, asked.get("sort", ""), descending, columns_of(query))
+    return ListQuery(page, matches, asked.get("sort", ""), descending, columns_of(query))
 
 
 def columns_of(query: AnyQuery) -> list[list[str]]:
@@ -100,7 +100,7 @@ async def reply_list(
     return await _one_page(asked, asked.page, found, total, show)
 
 
-async def _matching(asked: Wanted, things: Iterable[T], name_of: Callable[[T], str]) -> tuple[list[T], int]:
+async def _matching(asked: ListQuery, things: Iterable[T], name_of: Callable[[T], str]) -> tuple[list[T], int]:
     """Those that the filter lets through, and how many were looked at."""
     now_s = asyncio.get_running_loop().time
     matches = asked.matches
@@ -117,7 +117,7 @@ async def _matching(asked: Wanted, things: Iterable[T], name_of: Callable[[T], s
     return found, total
 
 
-async def _whole(asked: Wanted, things: Iterable[T], show: Callable[[T], Shown | None]) -> Reply:
+async def _whole(asked: ListQuery, things: Iterable[T], show: Callable[[T], Shown | None]) -> Reply:
     rest = iter(things)
     shown = await _shown(islice(rest, MAX_LISTED), show)
     shown = _sorted(asked, shown)
@@ -125,7 +125,9 @@ async def _whole(asked: Wanted, things: Iterable[T], show: Callable[[T], Shown |
     return Reply(200, await encode_list([only(one, asked.columns) for one in shown]), headers=headers)
 
 
-async def _one_page(asked: Wanted, page: Page, found: list[T], total: int, show: Callable[[T], Shown | None]) -> Reply:
+async def _one_page(
+    asked: ListQuery, page: Page, found: list[T], total: int, show: Callable[[T], Shown | None]
+) -> Reply:
     pages = max(1, -(-len(found) // page.size))
     if page.number > pages:
         raise Refused(
@@ -159,7 +161,7 @@ async def _shown(things: Iterable[T], show: Callable[[T], Shown | None]) -> list
     return found
 
 
-def _sorted(asked: Wanted, shown: list[Shown]) -> list[Shown]:
+def _sorted(asked: ListQuery, shown: list[Shown]) -> list[Shown]:
     if not asked.sort:
         return shown
     path = asked.sort.split(".")

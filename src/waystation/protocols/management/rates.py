@@ -16,7 +16,7 @@ LEAST_S = 1.0
 _Look = tuple[float, Mapping[str, int]]
 
 
-class Rates:
+class MessageRates:
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._now_s = now_s
         self._looks: dict[Hashable, tuple[_Look, _Look]] = {}  # the two last ones

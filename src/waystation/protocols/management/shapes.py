@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_plus, unquote_plus
 
-from waystation.broker.access.types import EXCHANGE, QUEUE, Binding, Names, QueueFigures, declared
+from waystation.broker.access.types import EXCHANGE, QUEUE, Binding, NamespaceNames, QueueFigures, declared
 from waystation.vhosts.arguments import arguments_of
 from waystation.vhosts.sources import Source, Sources
 from waystation.wire.crc32c import crc32c
@@ -175,7 +175,7 @@ def show_exchange(access: Access, full: str) -> Shown | None:
 # -- bindings ----------------------------------------------------------------------------------------------------------
 
 
-def show_binding(names: Names, binding: Binding) -> Shown:
+def show_binding(names: NamespaceNames, binding: Binding) -> Shown:
     kind, name = binding.kind, binding.name
     return {
         "source": names.local(binding.exchange),
@@ -188,7 +188,7 @@ def show_binding(names: Names, binding: Binding) -> Shown:
     }
 
 
-def show_default_binding(names: Names, queue: str) -> Shown:
+def show_default_binding(names: NamespaceNames, queue: str) -> Shown:
     """Every queue is bound to the default exchange by its name."""
     local = names.local(queue)
     return {

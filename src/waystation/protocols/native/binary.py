@@ -26,7 +26,7 @@ from waystation.protocol import (
 )
 from waystation.protocols.native.commands.login import FRAME_BYTES
 from waystation.protocols.native.connection import FULL_BYTES, Out, TalkOver
-from waystation.protocols.native.framing.frames import BadFrame, Frames, Refused, encode_into
+from waystation.protocols.native.framing.frames import BadFrame, Frames, UnreadableRequest, encode_into
 from waystation.protocols.native.session import NativeSession
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class BinaryTalk:
         self.intake = self._frames.intake
         self._out = out
         self.session = NativeSession(broker, self._send, name, on_room=on_room)
-        self._left: list[AnyCommand | Refused] = []
+        self._left: list[AnyCommand | UnreadableRequest] = []
 
     @property
     def busy(self) -> bool:
@@ -91,13 +91,13 @@ class BinaryTalk:
                 return session.full
         return session.full
 
-    def _handle(self, commands: list[AnyCommand | Refused]) -> int:
+    def _handle(self, commands: list[AnyCommand | UnreadableRequest]) -> int:
         """How many were dealt with."""
         others = 0
         if self._many:
             self._many = self._has_turn = False
         for at, command in enumerate(commands):
-            if isinstance(command, Refused):
+            if isinstance(command, UnreadableRequest):
                 if at:
                     return self.session.handle_all(commands[:at])  # type: ignore[arg-type]  # none of them is refused
                 if command.id:

@@ -19,7 +19,7 @@ from waystation.routing.matching.patterns import words_of
 V = TypeVar("V", bound=Hashable)
 
 
-class Node(Generic[V]):
+class IndexNode(Generic[V]):
     """The patterns that begin with the words on the way here."""
 
     __slots__ = ("children", "loops", "values")
@@ -27,7 +27,7 @@ class Node(Generic[V]):
     def __init__(self, loops: bool) -> None:
         self.loops = loops
         """Its word is `#`."""
-        self.children: dict[str, Node[V]] = {}
+        self.children: dict[str, IndexNode[V]] = {}
         self.values: dict[V, None] = {}
         """Of the patterns that end here."""
 
@@ -40,7 +40,7 @@ class PatternIndex(Generic[V]):
     """Values by pattern. The same value under the same pattern is there once."""
 
     def __init__(self) -> None:
-        self._root: Node[V] = Node(loops=False)
+        self._root: IndexNode[V] = IndexNode(loops=False)
         self._count = 0
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class PatternIndex(Generic[V]):
         for word in words_of(pattern):
             child = node.children.get(word)
             if child is None:
-                child = node.children[word] = Node(loops=word == "#")
+                child = node.children[word] = IndexNode(loops=word == "#")
             node = child
         if value in node.values:
             return False
@@ -63,7 +63,7 @@ class PatternIndex(Generic[V]):
 
     def remove(self, pattern: str, value: V) -> bool:
         """Whether it was there. What only it needed goes with it."""
-        way: list[tuple[Node[V], str]] = []
+        way: list[tuple[IndexNode[V], str]] = []
         node = self._root
         for word in words_of(pattern):
             child = node.children.get(word)
@@ -91,14 +91,14 @@ class PatternIndex(Generic[V]):
             found.update(node.values)
         return found
 
-    def begin(self) -> list[Node[V]]:
+    def begin(self) -> list[IndexNode[V]]:
         """The nodes that are possible before the first word. After the last word, the possible ones are the answer."""
         return _with_loops([self._root])
 
 
-def step(nodes: list[Node[V]], word: str) -> list[Node[V]]:
+def step(nodes: list[IndexNode[V]], word: str) -> list[IndexNode[V]]:
     """The nodes that are possible after one more word. Looks at each of `nodes` once and at none besides."""
-    reached: list[Node[V]] = []
+    reached: list[IndexNode[V]] = []
     for node in nodes:
         if node.loops:
             reached.append(node)
@@ -114,10 +114,10 @@ def step(nodes: list[Node[V]], word: str) -> list[Node[V]]:
     return _with_loops(reached)
 
 
-def _with_loops(nodes: list[Node[V]]) -> list[Node[V]]:
+def _with_loops(nodes: list[IndexNode[V]]) -> list[IndexNode[V]]:
     """The nodes, each once, and the `#` nodes that are reached from them without a word."""
     seen = dict.fromkeys(nodes)
-    todo: Iterable[Node[V]] = seen
+    todo: Iterable[IndexNode[V]] = seen
     while loops := [loop for node in todo if (loop := node.children.get("#")) is not None and loop not in seen]:
         seen.update(dict.fromkeys(loops))
         todo = loops

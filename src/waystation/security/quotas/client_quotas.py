@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.catalog import Update, rows
-from waystation.catalog.changes import Changes
+from waystation.catalog.changes import ChangeQueue
 from waystation.errors import Full, Invalid
 from waystation.observe.events import event_logger
 from waystation.security.quotas.bucket import Bucket
@@ -35,7 +35,7 @@ from waystation.security.quotas.entities import (
 
 if TYPE_CHECKING:
     from waystation.catalog import Catalog
-    from waystation.catalog.follower import Follower
+    from waystation.catalog.follower import CatalogFollower
 
 logger = event_logger("waystation.quotas")
 
@@ -64,14 +64,14 @@ class ClientQuotas:
 
     prefixes: tuple[str, ...] = (rows.definitions_of(KIND),)
 
-    def __init__(self, catalog: Catalog, follower: Follower, now_s: Callable[[], float]) -> None:
+    def __init__(self, catalog: Catalog, follower: CatalogFollower, now_s: Callable[[], float]) -> None:
         self._catalog = catalog
         self._follower = follower
         self.now_s = now_s
         self._known: dict[str, QuotaEntity] = {}  # by key of the catalog
         self._values: dict[QuotaEntity, dict[QuotaKey, float]] = {}
         self._buckets: OrderedDict[BucketKey, Bucket] = OrderedDict()
-        self._changes = Changes()
+        self._changes = ChangeQueue()
         self._on_change: list[Callable[[], None]] = []
         self.on = False
         """Whether there is any quota."""

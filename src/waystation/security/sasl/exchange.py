@@ -25,7 +25,7 @@ class Challenge(msgspec.Struct, frozen=True):
     data: bytes
 
 
-class Done(msgspec.Struct, frozen=True):
+class LoggedIn(msgspec.Struct, frozen=True):
     """The client is this principal."""
 
     principal: Principal
@@ -41,10 +41,10 @@ class Failed(msgspec.Struct, frozen=True):
     data: bytes = b""  # what the mechanism itself says of it, if anything
 
 
-Outcome = Challenge | Done | Failed
+Outcome = Challenge | LoggedIn | Failed
 
 
-class Exchange(Protocol):
+class SaslExchange(Protocol):
     """One login."""
 
     mechanism: str
@@ -57,5 +57,5 @@ class Exchange(Protocol):
 class Directory(Protocol):
     """What mechanisms ask about users. Any thread."""
 
-    def check(self, name: str, password: bytes) -> Done | Failed:
+    def check(self, name: str, password: bytes) -> LoggedIn | Failed:
         """Whether this is the user's password. Takes the same time whether the user exists or not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from waystation.security.principals import Principal
-from waystation.security.sasl.exchange import Done, Failed, Outcome
+from waystation.security.sasl.exchange import Failed, LoggedIn, Outcome
 
 
 class ExternalExchange:
@@ -19,4 +19,4 @@ class ExternalExchange:
         principal, self._principal = self._principal, None
         if principal is None:
             return Failed("the connection has no client certificate")
-        return Done(principal)
+        return LoggedIn(principal)

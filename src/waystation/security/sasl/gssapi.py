@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from waystation.security.sasl.exchange import Challenge, Done, Failed, Outcome
+from waystation.security.sasl.exchange import Challenge, Failed, LoggedIn, Outcome
 
 OVER = "the exchange is over"
 NO_LAYER = 1
@@ -48,7 +48,7 @@ class GssapiExchange:
     mechanism = "GSSAPI"
     blocking = True
 
-    def __init__(self, begin: Callable[[], GssContext], identify: Callable[[GssContext], Done | Failed]) -> None:
+    def __init__(self, begin: Callable[[], GssContext], identify: Callable[[GssContext], LoggedIn | Failed]) -> None:
         self._begin = begin
         self._identify = identify
         self._context: GssContext | None = None

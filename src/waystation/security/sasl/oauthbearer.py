@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from waystation.security.sasl.exchange import Challenge, Done, Failed, Outcome
+from waystation.security.sasl.exchange import Challenge, Failed, LoggedIn, Outcome
 
 OVER = "the exchange is over"
 SEPARATOR = b"\x01"
 INVALID_TOKEN = b'{"status":"invalid_token"}'
 
-CheckToken = Callable[[str], Done | Failed]
+CheckToken = Callable[[str], LoggedIn | Failed]
 """Whom a token names. May block."""
 
 
@@ -40,7 +40,7 @@ class OAuthBearerExchange:
         if token is None:
             return Failed("the message is not n,,^Aauth=Bearer TOKEN^A^A", data=INVALID_TOKEN)
         outcome = self._check(token)
-        if isinstance(outcome, Done):
+        if isinstance(outcome, LoggedIn):
             return outcome
         self._failure = outcome
         return Challenge(INVALID_TOKEN)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from waystation.security.sasl.exchange import Challenge, Done, Failed, Outcome
+from waystation.security.sasl.exchange import Challenge, Failed, LoggedIn, Outcome
 from waystation.wire import scram
 from waystation.wire.scram import ScramKeys, ScramMalformed
 
@@ -27,7 +27,7 @@ class ScramDirectory(Protocol):
         """Those of a decoy if there is no such user, or it has none of this mechanism. `token`: the name is the id of a
         delegation token."""
 
-    def proved(self, name: str, *, token: bool) -> Done | None:
+    def proved(self, name: str, *, token: bool) -> LoggedIn | None:
         """Who has proved to have what belongs to this name; None: it is not there any more."""
 
 

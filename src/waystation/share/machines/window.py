@@ -44,7 +44,7 @@ class Batch(NamedTuple):
     size: int
 
 
-class Opened(NamedTuple):
+class DecodedRecords(NamedTuple):
     """Records as messages, in order."""
 
     found: list[Delivered]
@@ -111,9 +111,9 @@ class SharedWindow:
             i = j
         return parts
 
-    def opened(self, grants: Sequence[Grant]) -> Opened:
+    def opened(self, grants: Sequence[Grant]) -> DecodedRecords:
         """The messages of the records. CorruptBatch, StorageFailed where the log cannot be read."""
-        opened = Opened([], [], [])
+        opened = DecodedRecords([], [], [])
         for grant in grants:
             at, end = grant.first, grant.first + grant.count
             for batch in self.of((grant,)):

@@ -15,7 +15,7 @@ import msgspec
 from waystation.errors import NotFound, near_matches
 from waystation.spark.pipelines.file import keys
 from waystation.spark.pipelines.file.declared import Pipeline
-from waystation.spark.pipelines.file.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.file.problems import FileProblem, PipelineInvalid
 from waystation.spark.pipelines.file.reading import PipelineFile
 from waystation.spark.pipelines.file.table_reading import TableReader
 from waystation.toml_file import Path, TomlFile, TomlInvalid, read_toml
@@ -75,7 +75,7 @@ def read_cases(read: PipelineFile) -> list[Case]:
         try:
             toml = read_toml(beside)
         except TomlInvalid as error:
-            raise PipelineInvalid(beside, [Problem(error.place.line, str(error))]) from None
+            raise PipelineInvalid(beside, [FileProblem(error.place.line, str(error))]) from None
         cases += _cases_of(toml, beside, pipeline, alone=True)
     if not cases:
         raise NotFound(f"{pipeline.file} has no tests: add a table [test.NAME] to it, or to {beside.name} beside it")
@@ -83,7 +83,7 @@ def read_cases(read: PipelineFile) -> list[Case]:
 
 
 def _cases_of(toml: TomlFile, file: FilePath, pipeline: Pipeline, *, alone: bool = False) -> list[Case]:
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     top = TableReader(toml.content, (), "a file of tests", toml, problems)
     if alone:
         top.refuse_others({"test": keys.TOP["test"]})
@@ -97,7 +97,7 @@ def _cases_of(toml: TomlFile, file: FilePath, pipeline: Pipeline, *, alone: bool
 class _Reader:
     """Reads the tests of one file; what is wrong goes to `problems`."""
 
-    def __init__(self, toml: TomlFile, file: FilePath, pipeline: Pipeline, problems: list[Problem]) -> None:
+    def __init__(self, toml: TomlFile, file: FilePath, pipeline: Pipeline, problems: list[FileProblem]) -> None:
         self._toml = toml
         self._file = file
         self._pipeline = pipeline
@@ -187,7 +187,7 @@ class _Reader:
         return tuple(found)
 
     def _problem(self, at: Path, text: str) -> None:
-        self._problems.append(Problem(self._toml.line(at), text))
+        self._problems.append(FileProblem(self._toml.line(at), text))
 
 
 def _no_such(what: str, name: str, there: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from waystation.errors import (
 )
 from waystation.spark.links.retrying import advised
 from waystation.spark.pipelines.file.declared import FILES, Pipeline, Sink, Source, Step
-from waystation.spark.pipelines.file.problems import Problem
+from waystation.spark.pipelines.file.problems import FileProblem
 from waystation.spark.pipelines.file.reading import PipelineFile, read_with_problems
 from waystation.spark.pipelines.output.compacted import (
     COMPACTED,
@@ -56,7 +56,7 @@ def check_pipeline(
     servers: str | None = None,
     otherwise: str | None = None,
     note: Callable[[str], None] = lambda text: None,
-) -> list[Problem]:
+) -> list[FileProblem]:
     """All mistakes of a file, by line; none: it can run. PipelineInvalid if it is no TOML."""
     read = read_with_problems(file, servers=servers, otherwise=otherwise)
     problems = list(read.problems)
@@ -65,7 +65,7 @@ def check_pipeline(
         try:
             need_pyspark()
         except Unavailable as error:
-            problems.append(Problem(1, f"{error}; --no-spark checks what can be checked without it"))
+            problems.append(FileProblem(1, f"{error}; --no-spark checks what can be checked without it"))
         else:
             note("analysing with Spark")
             problems += check_plans(read)
@@ -75,25 +75,25 @@ def check_pipeline(
 # -- outside -----------------------------------------------------------------------------------------------------------
 
 
-def check_outside(read: PipelineFile) -> list[Problem]:
+def check_outside(read: PipelineFile) -> list[FileProblem]:
     """Topics and queues that are not there, packages that are not installed, a checkpoint of somebody else."""
     pipeline, toml = read.pipeline, read.toml
     problems = []
     try:
         CheckpointFolder(pipeline).check_owner()
     except WaystationError as error:
-        problems.append(Problem(toml.line(("checkpoint",)), str(error)))
+        problems.append(FileProblem(toml.line(("checkpoint",)), str(error)))
     for sink in pipeline.sinks.values():
         try:
             need_package(sink)
         except Unavailable as error:
-            problems.append(Problem(toml.line(("sink", sink.name, sink.kind)), str(error)))
+            problems.append(FileProblem(toml.line(("sink", sink.name, sink.kind)), str(error)))
     if pipeline.uses_broker:
         problems += _check_broker(pipeline, toml)
     return problems
 
 
-def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
+def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[FileProblem]:
     try:
         pipeline.servers.check()
         with connect_any(pipeline.servers) as mq:
@@ -102,31 +102,31 @@ def _check_broker(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
             settings = broker_settings(mq)
     except WaystationError as error:
         about = "login" if isinstance(error, NotAllowed | Invalid) and "login" in toml.content else "servers"
-        return [Problem(toml.line((about,)), f"topics and queues could not be looked up: {error}")]
+        return [FileProblem(toml.line((about,)), f"topics and queues could not be looked up: {error}")]
     problems = []
     topics = list(described)
     for source in pipeline.sources.values():
         path = ("source", source.name)
         for topic in source.topics:
             if topic not in topics:
-                problems.append(Problem(toml.line((*path, "topics")), _missing("topic", topic, topics)))
+                problems.append(FileProblem(toml.line((*path, "topics")), _missing("topic", topic, topics)))
         queue = source.options.get("queue")
         if queue is not None and queue not in queues:
-            problems.append(Problem(toml.line((*path, "queue")), _missing("queue", queue, queues)))
+            problems.append(FileProblem(toml.line((*path, "queue")), _missing("queue", queue, queues)))
     for target in pipeline.targets:
         there = topics if target.kind == "topic" else queues
         if target.compacted and target.place in described:
             line = toml.line((*target.path[:-1], "mode"))
-            problems += [Problem(line, text) for text in compaction_problems(described[target.place], settings)]
+            problems += [FileProblem(line, text) for text in compaction_problems(described[target.place], settings)]
         if target.kind == "topic" and creates_topics(settings):
             continue  # as for every publisher
         if target.place not in there:
             text = _missing(target.kind, target.place, there, compacted=target.compacted)
-            problems.append(Problem(toml.line(target.path), text))
+            problems.append(FileProblem(toml.line(target.path), text))
     return problems
 
 
-def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
+def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[FileProblem]:
     """Before a run: topics that sinks write to are created where the broker does that for every publisher. Returns what
     is missing: Spark would say so with the first row, perhaps much later."""
     problems = []
@@ -137,7 +137,7 @@ def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
             try:
                 if target.compacted:
                     line = toml.line((*target.path[:-1], "mode"))
-                    problems += [Problem(line, text) for text in prepare_compacted(mq, target.place)]
+                    problems += [FileProblem(line, text) for text in prepare_compacted(mq, target.place)]
                 elif target.kind == "topic":
                     mq.describe_topic(target.place, create=True)
                 else:
@@ -146,10 +146,10 @@ def prepare_targets(pipeline: Pipeline, toml: TomlFile) -> list[Problem]:
             except NotAllowed as error:
                 if isinstance(error, NotAuthenticated):
                     raise
-                problems.append(Problem(toml.line(target.path), str(advised(error))))
+                problems.append(FileProblem(toml.line(target.path), str(advised(error))))
             except (NotFound, Invalid) as error:
                 text = f"{error}{_how_to_create(target.kind, target.place, compacted=target.compacted)}"
-                problems.append(Problem(toml.line(target.path), text))
+                problems.append(FileProblem(toml.line(target.path), text))
     return problems
 
 
@@ -165,7 +165,7 @@ def _how_to_create(kind: str, name: str, *, compacted: bool) -> str:
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-def check_plans(read: PipelineFile) -> list[Problem]:
+def check_plans(read: PipelineFile) -> list[FileProblem]:
     """What Spark says of every source, step and sink. Unavailable if Spark cannot run here."""
     from waystation.spark.sessions import SessionSettings, session
 
@@ -177,10 +177,10 @@ def check_plans(read: PipelineFile) -> list[Problem]:
             return analyse(spark, PipelineFile(pipeline, read.toml, []), FilePath(folder))
 
 
-def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[Problem]:
+def analyse(spark: SparkSession, read: PipelineFile, folder: FilePath) -> list[FileProblem]:
     """The same, with a session that is there. `folder` is empty and ours."""
     pipeline, toml = read.pipeline, read.toml
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     broken: set[str] = set()
     frames = Frames(spark, pipeline, lambda source: _empty(spark, pipeline, source, folder))
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from waystation.durations import spell_ms
 from waystation.errors import ConnectionLost, Unavailable, WaystationError
 from waystation.observe.pipeline_state import Phase, PipelineState
-from waystation.spark.pipelines.file.cron import Schedule
+from waystation.spark.pipelines.file.cron import CronSchedule
 from waystation.spark.pipelines.file.declared import RestartPolicy
 from waystation.spark.pipelines.file.problems import PipelineFailed
 
@@ -88,7 +88,7 @@ class Repeating:
     # -- at certain times ----------------------------------------------------------------------------------------------
 
     def run_at(
-        self, schedule: Schedule, last: LastRun, *, catch_up: bool, fresh: Callable[[PipelineState], None]
+        self, schedule: CronSchedule, last: LastRun, *, catch_up: bool, fresh: Callable[[PipelineState], None]
     ) -> Phase:
         """At each time of the schedule, until it is stopped. A run that fails is noted, and the next one comes anyway.
 
@@ -152,7 +152,7 @@ def _begin(state: PipelineState) -> None:
         sink.phase, sink.error = "starting", None
 
 
-def _wait(state: PipelineState, schedule: Schedule, due: float) -> None:
+def _wait(state: PipelineState, schedule: CronSchedule, due: float) -> None:
     state.phase, state.schedule, state.next_start_ms = "waiting", str(schedule), int(due * 1000)
 
 
@@ -161,7 +161,7 @@ def _ran(state: PipelineState, skipped: int) -> None:
     state.skipped_runs += skipped
 
 
-def _next(schedule: Schedule, after: float) -> float:
+def _next(schedule: CronSchedule, after: float) -> float:
     return schedule.next_after(_at(after)).timestamp()
 
 

@@ -21,11 +21,11 @@ from waystation.errors import Unavailable, WaystationError
 from waystation.observe.pipeline_state import ExpectationState, Phase, PipelineState, SinkState
 from waystation.spark.pipelines.checking import prepare_targets
 from waystation.spark.pipelines.file.declared import Pipeline, Sink, Trigger
-from waystation.spark.pipelines.file.problems import PipelineFailed, PipelineInvalid, Problem
+from waystation.spark.pipelines.file.problems import FileProblem, PipelineFailed, PipelineInvalid
 from waystation.spark.pipelines.file.queries import Query, queries, tables_read
 from waystation.spark.pipelines.file.reading import PipelineFile
 from waystation.spark.pipelines.graph import describe_sink, nodes
-from waystation.spark.pipelines.output.sinks import NOTHING, Written, query_name, start_query, write_sink
+from waystation.spark.pipelines.output.sinks import NOTHING, WrittenRows, query_name, start_query, write_sink
 from waystation.spark.pipelines.output.tables import need_package
 from waystation.spark.pipelines.repeating import Repeating
 from waystation.spark.pipelines.status.folder import CheckpointFolder
@@ -267,7 +267,7 @@ def _start(running: Running, query: Query, frames: dict[str, DataFrame]) -> None
     except Exception as error:
         _log_trace(running, error)
         line = running.toml.line(query.sinks[0].path)
-        raise PipelineInvalid(pipeline.file, [Problem(line, explain(error))]) from None
+        raise PipelineInvalid(pipeline.file, [FileProblem(line, explain(error))]) from None
     running.queries.append((query, started))
 
 
@@ -277,7 +277,7 @@ def _write_static(running: Running, spark: SparkSession, sink: Sink, frames: Fra
     from waystation.spark.sessions import activate
 
     failed: list[BaseException] = []
-    written: list[Written] = []
+    written: list[WrittenRows] = []
     counted: dict[str, dict[str, int]] = {}
 
     def work() -> None:
@@ -336,7 +336,7 @@ def _watch(running: Running, asking: Progress | None) -> Phase:
         time.sleep(LOOK_S)
 
 
-def _end_sink(state: PipelineState, name: str, phase: Phase, written: Written = NOTHING) -> None:
+def _end_sink(state: PipelineState, name: str, phase: Phase, written: WrittenRows = NOTHING) -> None:
     for sink in state.sinks:
         if sink.sink == name:
             sink.phase = phase

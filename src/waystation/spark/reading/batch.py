@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from waystation.spark.options import SourceOptions
 from waystation.spark.reading.fetching import cluster_at
-from waystation.spark.reading.filters import Wanted, wanted_by
+from waystation.spark.reading.filters import PushedFilters, wanted_by
 from waystation.spark.reading.finding import check_topics, find_topics, partitions_of, resolve
 from waystation.spark.reading.planning import Offsets, Range, split
 from waystation.spark.reading.ranges import Task, read_range
@@ -45,7 +45,7 @@ class TopicReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
-        self._wanted = Wanted()
+        self._wanted = PushedFilters()
 
     @without_traceback()
     def partitions(self) -> Sequence[InputPartition]:

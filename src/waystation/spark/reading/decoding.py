@@ -67,7 +67,7 @@ _LONG = [_NOWHERE if byte & 1 else 2 + ((byte & 0x7F) >> 1) for byte in range(0x
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class DecompressedBatches:
     """The records of some batches, uncompressed: one buffer, and where in it each batch's records are."""
 
     data: bytes | bytearray
@@ -141,7 +141,7 @@ def open_batches(
     begin: int = 0,
     size: int | None = None,
     since_ms: int | None = None,
-) -> Opened:
+) -> DecompressedBatches:
     """Opens the batches in `data` that have offsets in [first, end).
 
     They are in `size` bytes from `begin` on, and at least PADDING bytes that mean nothing are behind them. `since_ms`:
@@ -173,7 +173,9 @@ def open_batches(
         found.append((position, header))
     headers = [header for _, header in found]
     if codecs == NONE:
-        return Opened(data, [(at + HEADER_SIZE, at + h.size) for at, h in found], headers, min(next_offset, end))
+        return DecompressedBatches(
+            data, [(at + HEADER_SIZE, at + h.size) for at, h in found], headers, min(next_offset, end)
+        )
     parts: list[bytes | memoryview] = []
     places = []
     size = 0
@@ -184,13 +186,13 @@ def open_batches(
         size += len(plain)
         parts.append(plain)
     parts.append(bytes(PADDING))
-    return Opened(b"".join(parts), places, headers, min(next_offset, end))
+    return DecompressedBatches(b"".join(parts), places, headers, min(next_offset, end))
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
 
 
-def decode(opened: Opened) -> Fields:
+def decode(opened: DecompressedBatches) -> Fields:
     """The fields of all records."""
     count = sum(header.record_count for header in opened.headers)
     data = np.frombuffer(opened.data, np.uint8)
@@ -340,7 +342,7 @@ def _number(raw: bytes, position: int) -> tuple[int, int]:
             raise InvalidRecord("a number in a record has more than ten bytes")
 
 
-def _find_records(opened: Opened, data: Bytes) -> tuple[_Walked, list[_Run]]:
+def _find_records(opened: DecompressedBatches, data: Bytes) -> tuple[_Walked, list[_Run]]:
     """Where each record begins and ends."""
     raw = opened.data
     walked, runs = _Walked(), list[_Run]()

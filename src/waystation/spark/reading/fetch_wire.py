@@ -56,7 +56,7 @@ class Topic:
 
 
 @dataclass(slots=True)
-class Answer:
+class FetchedPartition:
     """What a fetch brought of one partition."""
 
     error: int = 0
@@ -202,13 +202,13 @@ def write_fetch(fetch: Fetch, partitions: Iterable[Partition]) -> bytearray:
     return out
 
 
-def read_fetch(answer: bytearray) -> dict[Partition, Answer]:
+def read_fetch(answer: bytearray) -> dict[Partition, FetchedPartition]:
     reader = Reader(memoryview(answer), False)
     reader.i32()
     error, _ = reader.i16(), reader.i32()
     if error:
         raise Moved(f"Kafka error {error}")
-    found: dict[Partition, Answer] = {}
+    found: dict[Partition, FetchedPartition] = {}
     for _ in range(reader.array()):
         topic = reader.string()
         for _ in range(reader.array()):
@@ -216,7 +216,7 @@ def read_fetch(answer: bytearray) -> dict[Partition, Answer]:
             aborted = [(reader.i64(), reader.i64()) for _ in range(reader.array())]
             reader.i32()
             size = max(0, reader.i32())
-            found[topic, index] = Answer(code, high, stable, start, aborted, answer, reader.position, size)
+            found[topic, index] = FetchedPartition(code, high, stable, start, aborted, answer, reader.position, size)
             reader.take(size)
     return found
 

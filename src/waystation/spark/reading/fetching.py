@@ -39,8 +39,8 @@ from waystation.spark.reading.fetch_wire import (
     VERSIONS,
     WRITE,
     Address,
-    Answer,
     Fetch,
+    FetchedPartition,
     Moved,
     Topic,
     read_authenticate,
@@ -244,16 +244,16 @@ class Cluster:
 
     # -- records ----------------------------------------------------------------------------------------------------
 
-    def fetch(self, fetch: Fetch) -> dict[Partition, Answer]:
+    def fetch(self, fetch: Fetch) -> dict[Partition, FetchedPartition]:
         """What there is; waits if there is nothing. Errors are in the answers."""
         return self._patiently(lambda: self._fetch(fetch))
 
-    def _fetch(self, fetch: Fetch) -> dict[Partition, Answer]:
+    def _fetch(self, fetch: Fetch) -> dict[Partition, FetchedPartition]:
         self.drop_unanswered()
         groups = self._by_leader(fetch.positions)
         for address, partitions in groups.items():
             self._connection(address).send(FETCH, write_fetch(fetch, partitions))
-        found: dict[Partition, Answer] = {}
+        found: dict[Partition, FetchedPartition] = {}
         for address in groups:
             found.update(read_fetch(self._connection(address).receive()))
         for partition, answer in found.items():
@@ -261,7 +261,7 @@ class Cluster:
                 _check(answer.error, partition)
         return found
 
-    def try_fetch(self, fetch: Fetch) -> dict[Partition, Answer]:
+    def try_fetch(self, fetch: Fetch) -> dict[Partition, FetchedPartition]:
         """The same, asked once: for what one can do without."""
         try:
             return self._fetch(fetch)
@@ -380,7 +380,7 @@ class Ahead:
         except (OSError, Moved):
             cluster.forget()  # the patient way says what is wrong
 
-    def take(self) -> dict[Partition, Answer]:
+    def take(self) -> dict[Partition, FetchedPartition]:
         if self._connection is not None:
             try:
                 found = read_fetch(self._connection.receive())

@@ -15,7 +15,7 @@ _HIGHEST = 2**63 - 1
 
 
 @dataclass(slots=True)
-class Wanted:
+class PushedFilters:
     """What can be left out is what is not in here."""
 
     topics: set[str] | None = None
@@ -42,9 +42,9 @@ class Wanted:
         return None if self.since_us is None else -(-self.since_us // 1000)
 
 
-def wanted_by(filters: Iterable[Any]) -> Wanted:
+def wanted_by(filters: Iterable[Any]) -> PushedFilters:
     """Reads pyspark's filters (`pyspark.sql.datasource.Filter`)."""
-    wanted = Wanted()
+    wanted = PushedFilters()
     for one in filters:
         column: tuple[str, ...] = getattr(one, "attribute", ())
         if len(column) == 1 and hasattr(one, "value"):
@@ -52,7 +52,7 @@ def wanted_by(filters: Iterable[Any]) -> Wanted:
     return wanted
 
 
-def _narrow(wanted: Wanted, kind: str, column: str, value: Any) -> None:
+def _narrow(wanted: PushedFilters, kind: str, column: str, value: Any) -> None:
     if kind in ("EqualTo", "EqualNullSafe"):
         values = [value]
     elif kind == "In":
@@ -70,7 +70,7 @@ def _narrow(wanted: Wanted, kind: str, column: str, value: Any) -> None:
         _bound(wanted, "LessThanOrEqual", column, max(values))
 
 
-def _bound(wanted: Wanted, kind: str, column: str, value: Any) -> None:
+def _bound(wanted: PushedFilters, kind: str, column: str, value: Any) -> None:
     number = _number(column, value)
     if number is None:
         return

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from waystation.log.batches.batch import scan
-from waystation.spark.reading.fetch_wire import Answer, Fetch
+from waystation.spark.reading.fetch_wire import Fetch, FetchedPartition
 from waystation.spark.reading.fetching import Cluster
 from waystation.spark.reading.planning import Offsets
 
@@ -50,7 +50,7 @@ def within_bytes(cluster: Cluster, committed: bool, begin: Offsets, ends: Offset
     return found
 
 
-def _reach(answer: Answer, start: int, most: int, end: int) -> int:
+def _reach(answer: FetchedPartition, start: int, most: int, end: int) -> int:
     taken = 0
     at = start
     for _, header in scan(memoryview(answer.data)[: answer.begin + answer.size], answer.begin):

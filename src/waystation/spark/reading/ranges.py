@@ -21,10 +21,10 @@ from waystation.errors import Corrupt, CorruptBatch, Expired, Invalid, InvalidRe
 from waystation.observe.events import event_logger
 from waystation.spark.options import SourceOptions
 from waystation.spark.reading.columns import Columns
-from waystation.spark.reading.decoding import Fields, Opened, decode, open_batches
-from waystation.spark.reading.fetch_wire import OFFSET_OUT_OF_RANGE, TOPIC_GONE, Answer, Fetch
+from waystation.spark.reading.decoding import DecompressedBatches, Fields, decode, open_batches
+from waystation.spark.reading.fetch_wire import OFFSET_OUT_OF_RANGE, TOPIC_GONE, Fetch, FetchedPartition
 from waystation.spark.reading.fetching import Cluster
-from waystation.spark.reading.filters import Wanted
+from waystation.spark.reading.filters import PushedFilters
 from waystation.spark.reading.planning import Range
 from waystation.spark.values.json_values import CORRUPT, decode_values
 from waystation.spark.values.value_formats import decode_typed
@@ -45,7 +45,7 @@ class Task:
 
     options: SourceOptions
     schema: pa.Schema
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: PushedFilters = field(default_factory=PushedFilters)
 
 
 def gone(one: Range, oldest: int | None) -> str:
@@ -74,7 +74,7 @@ def read_range(cluster: Cluster, task: Task, one: Range) -> Generator[pa.RecordB
     try:
         while position < one.end:
             answer = ahead.take()[where]
-            opened: Opened | None = None
+            opened: DecompressedBatches | None = None
             if answer.error or not answer.size:
                 following = _pass_over(task, replace(one, start=position), answer)
                 if following == position and time.monotonic() - moved > PATIENCE_S:
@@ -97,7 +97,7 @@ def _fetch(task: Task, one: Range, position: int) -> Fetch:
     return Fetch({(one.topic, one.partition): position}, task.options.committed, FETCH_BYTES)
 
 
-def _pass_over(task: Task, rest: Range, answer: Answer) -> int:
+def _pass_over(task: Task, rest: Range, answer: FetchedPartition) -> int:
     """Where to go on if the answer has no rows; at the same place if they may still come."""
     if answer.error in TOPIC_GONE:
         return _lose(task, rest, None, rest.end)
@@ -127,7 +127,7 @@ def _lose(task: Task, rest: Range, oldest: int | None, following: int) -> int:
     return following
 
 
-def _cut_off(one: Range, position: int, answer: Answer) -> str:
+def _cut_off(one: Range, position: int, answer: FetchedPartition) -> str:
     return (
         f"topic {one.topic!r} partition {one.partition}: offsets {position} to {one.end - 1} were there when the read"
         f" was planned and are not now (its end is {answer.high_watermark}): the topic was re-created or lost its last"
@@ -135,7 +135,7 @@ def _cut_off(one: Range, position: int, answer: Answer) -> str:
     )
 
 
-def _open(task: Task, one: Range, position: int, answer: Answer) -> Opened:
+def _open(task: Task, one: Range, position: int, answer: FetchedPartition) -> DecompressedBatches:
     try:
         opened = open_batches(
             answer.data,
@@ -163,7 +163,9 @@ def _unreadable(one: Range, position: int, error: Exception) -> Invalid:
 # -- rows --------------------------------------------------------------------------------------------------------------
 
 
-def _rows(task: Task, columns: Columns, opened: Opened, one: Range, position: int) -> Iterator[pa.RecordBatch]:
+def _rows(
+    task: Task, columns: Columns, opened: DecompressedBatches, one: Range, position: int
+) -> Iterator[pa.RecordBatch]:
     try:
         fields = _chosen(task.wanted, decode(opened), one, position)
         if not len(fields.offset):
@@ -177,7 +179,7 @@ def _rows(task: Task, columns: Columns, opened: Opened, one: Range, position: in
         yield batch.slice(start, MAX_ROWS)
 
 
-def _chosen(wanted: Wanted, fields: Fields, one: Range, position: int) -> Fields:
+def _chosen(wanted: PushedFilters, fields: Fields, one: Range, position: int) -> Fields:
     """The rows of the range that the filters may want."""
     if not len(fields.offset):
         return fields

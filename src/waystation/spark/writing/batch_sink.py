@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from waystation.errors import Conflict, Invalid
-from waystation.spark.writing.sink import Written, abort_stages, commit_stages, stage_rows, write_plainly
+from waystation.spark.writing.sink import TaskCommit, abort_stages, commit_stages, stage_rows, write_plainly
 from waystation.spark.writing.sink_columns import Layout, check_columns
 from waystation.spark.writing.sink_options import TXN_NAMES, SinkOptions, read_sink_options
 
@@ -48,7 +48,7 @@ class WholeBatch(DataSourceArrowWriter):
         self._job = uuid4().hex
         self._name = f"{TXN_NAMES}{options.txn_id}" if options.txn_id is not None else f"spark/job/{self._job}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         context = TaskContext.get()
         if context is None:
             raise Conflict("this runs in no task of Spark's")
@@ -75,7 +75,7 @@ class PlainBatch(DataSourceArrowWriter):
         self._options = options
         self._layout = layout
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         return write_plainly(self._options, self._layout, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:

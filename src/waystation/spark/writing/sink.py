@@ -50,7 +50,7 @@ ABORT_S = 10.0
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """What a task tells the driver. `staged` is None where it had no rows, or need not write them any more. `run`:
     which one of its query's, if it is a query; each start of a query is another."""
 
@@ -75,7 +75,7 @@ class ExactlyOnceStream(DataSourceStreamArrowWriter):
         self._options = options
         self._layout = layout
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         context = TaskContext.get()
         query, batch = (context and context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
         if context is None or not query or not batch:
@@ -100,7 +100,7 @@ class AtLeastOnceStream(DataSourceStreamArrowWriter):
         self._options = options
         self._layout = layout
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         return write_plainly(self._options, self._layout, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -115,7 +115,7 @@ class AtLeastOnceStream(DataSourceStreamArrowWriter):
 
 def stage_rows(
     options: SinkOptions, layout: Layout, name: str, sequence: int, stage: str, batches: Iterator[pa.RecordBatch]
-) -> Written:
+) -> TaskCommit:
     """A task: stages its rows, unless what they belong to is committed already."""
     settle()
     client = client_at(options.servers, options.retry_s)
@@ -123,7 +123,7 @@ def stage_rows(
     if last is not None and sequence <= last:
         for _ in batches:
             pass  # Spark wants its rows taken
-        return Written(name, 0)
+        return TaskCommit(name, 0)
     staging = Staging(client, stage, options)
     writer = RowWriter(client, staging, layout, options, _task_number())
     try:
@@ -133,21 +133,21 @@ def stage_rows(
         staging.abort()
         raise
     told = None if staged is None else (staged.transactional_id, staged.producer_id, staged.epoch)
-    return Written(name, writer.rows, told)
+    return TaskCommit(name, writer.rows, told)
 
 
-def write_plainly(options: SinkOptions, layout: Layout, batches: Iterator[pa.RecordBatch]) -> Written:
+def write_plainly(options: SinkOptions, layout: Layout, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
     settle()
     client = client_at(options.servers, options.retry_s)
     writer = RowWriter(client, Plain(client, options), layout, options, _task_number())
     writer.write(batches)
-    return Written("", writer.rows)
+    return TaskCommit("", writer.rows)
 
 
 def commit_stages(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], sequence: int) -> None:
     """The driver: all of it, or, if this sequence is committed already, nothing."""
     settle()
-    told = [message for message in messages if isinstance(message, Written)]
+    told = [message for message in messages if isinstance(message, TaskCommit)]
     if not told:
         return  # no task, no rows
     client = client_at(options.servers, options.retry_s)
@@ -164,7 +164,7 @@ def abort_stages(options: SinkOptions, messages: Sequence[WriterCommitMessage | 
     `prefix`: and all that is open under names that begin so; no task can begin there any more, if it has not heard of
     it yet.
     """
-    staged = _staged([message for message in messages if isinstance(message, Written)])
+    staged = _staged([message for message in messages if isinstance(message, TaskCommit)])
     if staged or prefix:
         client = client_at(options.servers, options.retry_s)
         patiently(
@@ -181,7 +181,7 @@ def abort_run(options: SinkOptions, messages: Sequence[WriterCommitMessage | Non
     checkpoint.
     """
     options = replace(options, retry_s=min(options.retry_s, ABORT_S))
-    told = next((message for message in messages if isinstance(message, Written) and message.run), None)
+    told = next((message for message in messages if isinstance(message, TaskCommit) and message.run), None)
     if told is not None:
         abort_stages(options, messages, f"{told.name}/{told.run}.")
         return
@@ -205,7 +205,7 @@ def query_of(checkpoint: str | None) -> str | None:
         return None
 
 
-def _staged(told: Sequence[Written]) -> list[StagedTransaction]:
+def _staged(told: Sequence[TaskCommit]) -> list[StagedTransaction]:
     return [StagedTransaction(*message.staged) for message in told if message.staged is not None]
 
 

@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 LONGEST = 40
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartPosition(msgspec.Struct, frozen=True):
     """A place to begin. `value` is the offset, the count or the epoch milliseconds."""
 
     kind: Literal["earliest", "latest", "offset", "last", "time"]
     value: int = 0
 
 
-def parse_start(text: str, now_ms: int) -> Start:
+def parse_start(text: str, now_ms: int) -> StartPosition:
     """Reads what a person wrote; raises Invalid that lists what would do."""
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}…"
     if text in ("earliest", "beginning"):
-        return Start("earliest")
+        return StartPosition("earliest")
     if text in ("latest", "end"):
-        return Start("latest")
+        return StartPosition("latest")
     if text.isdecimal():
-        return Start("offset", int(text))
+        return StartPosition("offset", int(text))
     if text.startswith("-") and text[1:].isdecimal():
-        return Start("last", int(text[1:]))
+        return StartPosition("last", int(text[1:]))
     if text.startswith("@") and text[1:].isdecimal():
-        return Start("time", int(text[1:]))
+        return StartPosition("time", int(text[1:]))
     try:
-        return Start("time", now_ms - parse_ms(text))
+        return StartPosition("time", now_ms - parse_ms(text))
     except Invalid:
         pass
     try:
-        return Start("time", round(datetime.fromisoformat(text).timestamp() * 1000))
+        return StartPosition("time", round(datetime.fromisoformat(text).timestamp() * 1000))
     except (ValueError, OverflowError):
         raise Invalid(
             f"{text!r} is not a position: write earliest, latest, an offset, -N (the last N), a time like"
@@ -55,7 +55,7 @@ def parse_start(text: str, now_ms: int) -> Start:
         ) from None
 
 
-def offset_of(start: Start, partition: Partition) -> int:
+def offset_of(start: StartPosition, partition: Partition) -> int:
     """The offset in this partition."""
     first, end = partition.start_offset, partition.visible_offset
     if start.kind == "earliest":

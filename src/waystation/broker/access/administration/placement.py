@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from waystation.broker.access.messaging.family import Family
-from waystation.cluster.view import Placed
+from waystation.cluster.view import PartitionReplicas
 
 
 class Reassignment(msgspec.Struct, frozen=True):
@@ -18,7 +18,7 @@ class Reassignment(msgspec.Struct, frozen=True):
 
     topic: str
     index: int
-    placed: Placed
+    placed: PartitionReplicas
 
 
 class PlacementAccess(Family):

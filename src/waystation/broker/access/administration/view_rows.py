@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 Q = TypeVar("Q", bound=msgspec.Struct)
 
 
-class Nothing(msgspec.Struct):
+class NoQuery(msgspec.Struct):
     """No query."""
 
 
@@ -166,7 +166,7 @@ VIEWS: dict[str, AnyRow] = {
     "acls": Row(view_acls.AclsQuery, view_acls.acls_page, view_acls.AclList),
     "overview": Row(view_overview.OverviewQuery, view_overview.overview_view, view_overview.Overview),
     "history": Row(view_overview.HistoryQuery, view_overview.history_view, view_overview.HistoryOut),
-    "cluster": Row(Nothing, view_cluster.cluster_view, view_cluster.ClusterOut),
+    "cluster": Row(NoQuery, view_cluster.cluster_view, view_cluster.ClusterOut),
     "partitions": Row(view_cluster.PartitionsQuery, view_cluster.partitions_page, view_cluster.PlacedPage),
     "connections": Row(
         view_connections.ConnectionsQuery, view_connections.connections_view, view_connections.ConnectionsOut
@@ -215,7 +215,7 @@ VIEWS: dict[str, AnyRow] = {
     "group": Row(
         view_groups.GroupQuery, view_groups.group_view, view_groups.GroupDetail, Asks("describe", "group", "group")
     ),
-    "jobs": Row(Nothing, lambda broker, _: jobs.jobs_view(broker), jobs.JobList),
+    "jobs": Row(NoQuery, lambda broker, _: jobs.jobs_view(broker), jobs.JobList),
     "job": Row(jobs.JobQuery, jobs.job_view, jobs.JobInfo),
     "namespaces": Row(
         view_namespaces.NamespacesQuery,

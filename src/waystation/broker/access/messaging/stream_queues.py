@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from waystation.broker.access.messaging.family import Family
 from waystation.broker.access.messaging.open_consumers import Question
 from waystation.queues.feed import Deliver
-from waystation.subscriptions.tailing import OnEnd, Start, TailFeed
+from waystation.subscriptions.tailing import OnEnd, TailFeed, TailStart
 
 if TYPE_CHECKING:
     from waystation.topics.topics import Topic
@@ -39,7 +39,7 @@ class StreamQueueAccess(Family):
         streams = (topic.name for topic in self._broker.topics if topic.settings.stream)
         return sorted(name for name in streams if self._sees("topic", name))
 
-    def read(self, topic: str, start: Start, deliver: Deliver, on_end: OnEnd) -> TailFeed:
+    def read(self, topic: str, start: TailStart, deliver: Deliver, on_end: OnEnd) -> TailFeed:
         """A reader; it delivers when it is given credit."""
         questions = (Question("read", "topic", topic),)
         self._ask_all(questions)

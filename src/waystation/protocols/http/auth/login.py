@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.broker.access.types import ANONYMOUS, HTTP_TOKEN, Done, Entrance, LoginPeer, Outcome, Principal
+from waystation.broker.access.types import ANONYMOUS, HTTP_TOKEN, Entrance, LoggedIn, LoginPeer, Outcome, Principal
 from waystation.protocols.http.auth.guard import VOUCHER, Guard
 from waystation.protocols.http.auth.token import check_token, has_password, is_free
 from waystation.protocols.http.transport.problems import Unauthorized
@@ -120,7 +120,7 @@ class HttpLogin:
     async def log_in(self, user: str, password: str, peer: LoginPeer, *, secure: bool) -> str:
         """Begins a session; returns the cookie. Unauthorized after its pause."""
         outcome = await self._broker.authenticator.password(user, password.encode(), peer)
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, LoggedIn):
             raise Unauthorized("wrong name or password")
         secret = base64.urlsafe_b64encode(self._broker.world.random.token(32)).decode()
         revision = self._broker.authenticator.revision(user)
@@ -172,7 +172,7 @@ class HttpLogin:
 
 
 def _shown(outcome: Outcome) -> Shown | None:
-    return Shown(outcome.principal, outcome.expires_ms) if isinstance(outcome, Done) else None
+    return Shown(outcome.principal, outcome.expires_ms) if isinstance(outcome, LoggedIn) else None
 
 
 def _challenge(headers: dict[str, str]) -> str:

@@ -45,7 +45,7 @@ class Synonym(msgspec.Struct, frozen=True):
     source: int
 
 
-class Entry(msgspec.Struct, frozen=True):
+class ConfigEntry(msgspec.Struct, frozen=True):
     """One setting of one resource. The first synonym is the value that holds."""
 
     name: str
@@ -87,7 +87,7 @@ def _broker_synonyms(name: str, settings: BrokerSettings) -> Iterator[Synonym]:
     yield Synonym(name, render(setting.default), BUILT_IN)
 
 
-def topic_entries(overrides: Mapping[str, str], settings: BrokerSettings, replicas: int) -> list[Entry]:
+def topic_entries(overrides: Mapping[str, str], settings: BrokerSettings, replicas: int) -> list[ConfigEntry]:
     """All settings of a topic that has these of its own, and so many replicas."""
     entries = []
     for name, setting in TOPIC_SETTINGS.items():
@@ -100,20 +100,20 @@ def topic_entries(overrides: Mapping[str, str], settings: BrokerSettings, replic
             synonyms.append(Synonym(name, render(setting.default), BUILT_IN))
         if name == MIN_IN_SYNC:
             synonyms[-1] = msgspec.structs.replace(synonyms[-1], value=str(default_min_in_sync(replicas)))
-        entries.append(Entry(name, setting, tuple(synonyms)))
+        entries.append(ConfigEntry(name, setting, tuple(synonyms)))
     return entries
 
 
-def broker_entries(settings: BrokerSettings, facts: Mapping[str, str]) -> list[Entry]:
+def broker_entries(settings: BrokerSettings, facts: Mapping[str, str]) -> list[ConfigEntry]:
     """All settings of this broker, with those of Kafka's that have no effect. `facts`: what is known of it, and is not
     set by the name that Kafka gives it."""
     entries = [
-        Entry(name, setting, tuple(_broker_synonyms(name, settings)), read_only=not setting.dynamic)
+        ConfigEntry(name, setting, tuple(_broker_synonyms(name, settings)), read_only=not setting.dynamic)
         for name, setting in (BROKER_SETTINGS | UNUSED_SETTINGS).items()
         if name not in facts
     ]
     known = (
-        Entry(name, UNUSED_SETTINGS[name], (Synonym(name, value, STATIC_BROKER),), read_only=True)
+        ConfigEntry(name, UNUSED_SETTINGS[name], (Synonym(name, value, STATIC_BROKER),), read_only=True)
         for name, value in facts.items()
     )
     return [*entries, *known]
@@ -140,15 +140,15 @@ def broker_facts(node_id: int, listener: Listener, root: str, settings: BrokerSe
     }
 
 
-def default_entries(settings: BrokerSettings) -> list[Entry]:
+def default_entries(settings: BrokerSettings) -> list[ConfigEntry]:
     """What was changed at run time. With one broker, its own changes and the cluster's defaults are the same thing."""
     return [
-        Entry(name, _row(name), (Synonym(name, _canonical(_row(name), text), DYNAMIC_DEFAULT),))
+        ConfigEntry(name, _row(name), (Synonym(name, _canonical(_row(name), text), DYNAMIC_DEFAULT),))
         for name, text in settings.changed.items()
     ]
 
 
-def group_entries(own: Mapping[str, str], settings: BrokerSettings) -> list[Entry]:
+def group_entries(own: Mapping[str, str], settings: BrokerSettings) -> list[ConfigEntry]:
     """What holds for a group of the new protocol or a share group, whichever it is or will be."""
     entries = []
     for name, setting in GROUP_SETTINGS.items():
@@ -159,5 +159,5 @@ def group_entries(own: Mapping[str, str], settings: BrokerSettings) -> list[Entr
             synonyms += _broker_synonyms(setting.broker_name, settings)
         else:
             synonyms.append(Synonym(name, render(setting.default), BUILT_IN))
-        entries.append(Entry(name, setting, tuple(synonyms)))
+        entries.append(ConfigEntry(name, setting, tuple(synonyms)))
     return entries

@@ -28,7 +28,7 @@ from waystation.errors import Invalid, InvalidSetting, NotLeader, WaystationErro
 from waystation.protocols.kafka.admin import loggers
 from waystation.protocols.kafka.admin.config_entries import (
     GROUP_SETTINGS,
-    Entry,
+    ConfigEntry,
     broker_entries,
     broker_facts,
     default_entries,
@@ -82,7 +82,7 @@ async def _describe(call: Call, resource: Any) -> object:
     )
 
 
-async def _entries(call: Call, kind: int, name: str) -> list[Entry]:
+async def _entries(call: Call, kind: int, name: str) -> list[ConfigEntry]:
     access, settings = call.access, call.broker.settings
     if kind == TOPIC:
         overrides, topic_id = access.topics.settings(name), access.topics.id_of(name)
@@ -118,7 +118,7 @@ def _check_broker(call: Call, name: str) -> None:
     raise Invalid(f"there is no broker {name!r}; this one is {call.broker.node_id}")
 
 
-def _config(call: Call, entry: Entry) -> object:
+def _config(call: Call, entry: ConfigEntry) -> object:
     request, make = call.request, call.make
     secret = entry.setting.secret
     synonyms: tuple[object, ...] = ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.access.types import NOBODY, Placed
+from waystation.broker.access.types import NOBODY, PartitionReplicas
 from waystation.errors import Invalid, UnknownTopicId, WaystationError
 from waystation.protocols.kafka.requests import nodes
 from waystation.protocols.kafka.requests.authorized import authorized
@@ -21,7 +21,7 @@ from waystation.protocols.kafka.requests.registry import Call
 if TYPE_CHECKING:
     from waystation.broker.access.types import Partition, Topic
 
-UNKNOWN = Placed(NOBODY, -1, (), ())
+UNKNOWN = PartitionReplicas(NOBODY, -1, (), ())
 """A partition of which nothing was told yet, or whose topic is being deleted."""
 LISTENER_ERRORS = 6
 """From this version of Metadata on, a client can be told that a leader is there, but has no listener for it."""

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.broker.access.types import Names, Partition, traced_from
+from waystation.broker.access.types import NamespaceNames, Partition, traced_from
 from waystation.observe.spans import TracedPlace
 from waystation.observe.tracing import Tracing
 from waystation.protocols.budget import FIRST_ANSWER_BYTES, FREE_BYTES
@@ -28,7 +28,7 @@ from waystation.protocols.kafka.requests.throttling import told_ms
 if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.node import Node
-    from waystation.protocols.budget import Share
+    from waystation.protocols.budget import BudgetShare
     from waystation.protocols.kafka.requests.registry import Listener
     from waystation.world.long_work import LongWork
 
@@ -46,7 +46,7 @@ def handle(
     version: int,
     data: memoryview,
     answer: Answer,
-    unsent: Share,
+    unsent: BudgetShare,
     long_work: LongWork,
     listener: Listener,
 ) -> Callable[[], None] | None:
@@ -65,7 +65,7 @@ def handle(
     return fetch.cancel
 
 
-def _within(request: FetchRequest, names: Names) -> None:
+def _within(request: FetchRequest, names: NamespaceNames) -> None:
     """The names in a request of a client in a namespace, as the broker knows them."""
     for part in request.partitions:
         if isinstance(part.topic, str):
@@ -107,7 +107,7 @@ class _Fetch:
         request: FetchRequest,
         session: FetchSession | None,
         answer: Answer,
-        unsent: Share,
+        unsent: BudgetShare,
         long_work: LongWork,
         listener: Listener,
     ) -> None:

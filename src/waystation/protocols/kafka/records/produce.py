@@ -21,7 +21,7 @@ from waystation.broker.access.types import (
     Failures,
     Header,
     InvalidTransactionState,
-    Names,
+    NamespaceNames,
     NotCoordinator,
     Producer,
     Receipt,
@@ -71,7 +71,7 @@ def handle(
     return _proceed(access, request, data, answer)
 
 
-def _within(request: ProduceRequest, names: Names) -> None:
+def _within(request: ProduceRequest, names: NamespaceNames) -> None:
     """The names in a request of a client in a namespace, as the broker knows them."""
     if request.transactional_id:
         request.transactional_id = names.full(request.transactional_id)

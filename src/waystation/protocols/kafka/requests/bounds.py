@@ -29,7 +29,7 @@ _FIXED = {
 }
 
 
-class Field(msgspec.Struct, frozen=True):
+class FieldBounds(msgspec.Struct, frozen=True):
     """How to step over one field: `size` bytes, or a counted thing, or a structure."""
 
     size: int = 0  # fixed size in bytes; 0: see below
@@ -39,29 +39,29 @@ class Field(msgspec.Struct, frozen=True):
     nullable: bool = False  # a structure that may be absent
 
 
-class Plan(msgspec.Struct, frozen=True):
+class StructureBounds(msgspec.Struct, frozen=True):
     """A structure: its fields in order, and those that come as tagged fields."""
 
-    fields: tuple[Field, ...]
-    tagged: dict[int, Field]
+    fields: tuple[FieldBounds, ...]
+    tagged: dict[int, FieldBounds]
     flexible: bool
 
 
 @lru_cache(maxsize=4096)
-def plan_of(entity: type) -> Plan:
+def plan_of(entity: type) -> StructureBounds:
     hints = typing.get_type_hints(entity)
-    plain: list[Field] = []
-    tagged: dict[int, Field] = {}
+    plain: list[FieldBounds] = []
+    tagged: dict[int, FieldBounds] = {}
     for field in dataclasses.fields(entity):
         step = _field(hints[field.name], field.metadata.get("kafka_type"))
         if "tag" in field.metadata:
             tagged[int(field.metadata["tag"])] = step
         else:
             plain.append(step)
-    return Plan(tuple(plain), tagged, bool(getattr(entity, "__flexible__", False)))
+    return StructureBounds(tuple(plain), tagged, bool(getattr(entity, "__flexible__", False)))
 
 
-def _field(kind: Any, kafka_type: str | None) -> Field:
+def _field(kind: Any, kafka_type: str | None) -> FieldBounds:
     nullable = False
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is typing.Union:
         nullable = True
@@ -70,8 +70,8 @@ def _field(kind: Any, kafka_type: str | None) -> Field:
         element = _field(typing.get_args(kind)[0], kafka_type)
         return msgspec.structs.replace(element, array=True, nullable=False)
     if dataclasses.is_dataclass(kind):
-        return Field(nested=kind, nullable=nullable)
-    return Field(size=_FIXED.get(kafka_type or "", 0), short=kafka_type == "string")
+        return FieldBounds(nested=kind, nullable=nullable)
+    return FieldBounds(size=_FIXED.get(kafka_type or "", 0), short=kafka_type == "string")
 
 
 def check(entity: type, data: bytes) -> None:
@@ -88,7 +88,7 @@ class _Walk:
         self._request_bytes = request_bytes
         self._elements = 0
 
-    def structure(self, plan: Plan) -> None:
+    def structure(self, plan: StructureBounds) -> None:
         reader = self._reader
         for field in plan.fields:
             self._field(field)
@@ -102,7 +102,7 @@ class _Walk:
                 reader.position = start
                 reader.take(size)
 
-    def _field(self, field: Field) -> None:
+    def _field(self, field: FieldBounds) -> None:
         if not field.array:
             self._one(field)
             return
@@ -118,7 +118,7 @@ class _Walk:
         for _ in range(count):
             self._one(field)
 
-    def _one(self, field: Field) -> None:
+    def _one(self, field: FieldBounds) -> None:
         if field.size:
             self._reader.take(field.size)
         elif field.nested is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from waystation.broker.access.types import Challenge, Done, Exchange, Failed, LoginPeer, Principal
+from waystation.broker.access.types import Challenge, Failed, LoggedIn, LoginPeer, Principal, SaslExchange
 
 if TYPE_CHECKING:
     from waystation.broker.access.types import Entrance
@@ -45,7 +45,7 @@ class KafkaLogin:
     ) -> None:
         self._entrance = entrance
         self._now_s = now_s
-        self._exchange: Exchange | None = None
+        self._exchange: SaslExchange | None = None
         self.peer = peer
         self.entered = entered  # called when the client has shown who it is
         self.principal: Principal | None = peer.certificate
@@ -105,7 +105,7 @@ class KafkaLogin:
             or (before.name, before.namespace) == (principal.name, principal.namespace)
         )
 
-    def _enter(self, done: Done) -> int:
+    def _enter(self, done: LoggedIn) -> int:
         session_ms = self._entrance.authenticator.session_ms(done)
         self.principal = done.principal
         self.expires_s = self._now_s() + session_ms / 1000 if session_ms else None

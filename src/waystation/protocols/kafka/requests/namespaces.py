@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from kio.schema.types import GroupId, TopicName, TransactionalId
 
-from waystation.broker.access.types import Names, regex_behind
+from waystation.broker.access.types import NamespaceNames, regex_behind
 from waystation.protocols.kafka.requests import member_metadata
 
 Translate = Callable[[str], str]
@@ -48,14 +48,14 @@ class Way(NamedTuple):
     text: Translate
 
 
-class Field(NamedTuple):
+class NameField(NamedTuple):
     """A field of an entity that has names in it: how they are translated."""
 
     name: str
     kind: str  # a field of Way, or how `_translated` finds names in it
 
 
-def inward(names: Names) -> Way:
+def inward(names: NamespaceNames) -> Way:
     """From what a client says. What is empty stays so: there is nothing of that name anywhere."""
     return Way(
         lambda name: names.topic(name) if name else name,
@@ -66,7 +66,7 @@ def inward(names: Names) -> Way:
     )
 
 
-def outward(names: Names) -> Way:
+def outward(names: NamespaceNames) -> Way:
     """To what a client is told."""
     topic_prefix, prefix = re.escape(names.topic_prefix), re.escape(names.prefix)
 
@@ -127,9 +127,9 @@ _BY_NAME: Mapping[str, str] = {
 
 
 @lru_cache(maxsize=4096)
-def _fields(entity: Any, api: str) -> tuple[Field, ...]:
+def _fields(entity: Any, api: str) -> tuple[NameField, ...]:
     """Those of a class that have names in them, or structures that have."""
-    found: list[Field] = []
+    found: list[NameField] = []
     hints = typing.get_type_hints(entity)
     for field in dataclasses.fields(entity):
         kinds = _parts(hints[field.name])
@@ -137,15 +137,15 @@ def _fields(entity: Any, api: str) -> tuple[Field, ...]:
         named = next((_BY_TYPE[kind] for kind in kinds if kind in _BY_TYPE), _BY_NAME.get(field.name))
         if nested is not None:
             if _fields(nested, api):
-                found.append(Field(field.name, "nested"))
+                found.append(NameField(field.name, "nested"))
         elif named is not None:
-            found.append(Field(field.name, named))
+            found.append(NameField(field.name, named))
         elif api == "find_coordinator" and field.name in COORDINATOR_KEYS:
-            found.append(Field(field.name, "named"))
+            found.append(NameField(field.name, "named"))
         elif (api, field.name) in BETWEEN_MEMBERS:
-            found.append(Field(field.name, BETWEEN_MEMBERS[api, field.name]))
+            found.append(NameField(field.name, BETWEEN_MEMBERS[api, field.name]))
         elif api in RESOURCE_APIS and field.name == "resource_name":
-            found.append(Field(field.name, "resource"))
+            found.append(NameField(field.name, "resource"))
     return tuple(found)
 
 

@@ -16,7 +16,7 @@ from waystation.errors import NotLeader, WaystationError
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
-    from waystation.broker.access.types import ClusterView, KnownNode, Placed
+    from waystation.broker.access.types import ClusterView, KnownNode, PartitionReplicas
     from waystation.protocols.kafka.requests.registry import Call, Listener
 
 NO_NODE = -1
@@ -67,7 +67,7 @@ def leader_of(access: Access, topic: str | UUID, index: int, listener: Listener)
     return None if placed is None else leader(access.view, placed, listener)
 
 
-def leader(view: ClusterView, placed: Placed, listener: Listener) -> Leader:
+def leader(view: ClusterView, placed: PartitionReplicas, listener: Listener) -> Leader:
     endpoint = endpoint_with_id(view, placed.leader, listener) if placed.has_leader else None
     return Leader(NO_NODE if endpoint is None else endpoint.node_id, placed.epoch, endpoint)
 

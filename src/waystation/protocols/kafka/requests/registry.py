@@ -18,7 +18,7 @@ from waystation.protocols.kafka.requests.errors_map import refused
 if TYPE_CHECKING:
     from waystation.broker.access import Access
     from waystation.broker.access.node import Node
-    from waystation.protocols.budget import Share
+    from waystation.protocols.budget import BudgetShare
     from waystation.protocols.kafka.requests.login import KafkaLogin
 
 Handler = Callable[["Call"], Any]
@@ -59,7 +59,7 @@ class Call(msgspec.Struct):
     listener: Listener
     at_close: dict[object, Callable[[], None]] = msgspec.field(default_factory=dict)
     """By name: what has to be done when the connection goes away."""
-    unsent: Share | None = None
+    unsent: BudgetShare | None = None
     """What the answer takes of the memory for unread answers; None: nobody counts."""
     apis: Mapping[int, Api] = msgspec.field(default_factory=dict)
     """What the broker answers, by number: for ApiVersions."""

@@ -45,7 +45,7 @@ RECORD_LIMIT = 1
 """Acquire mode: no more than `max_records`. The other one, 0, takes batches that are begun to their end."""
 
 
-class Answer(msgspec.Struct):
+class SharePartitionAnswer(msgspec.Struct):
     """What is told of one partition."""
 
     error: WaystationError | None = None
@@ -54,7 +54,7 @@ class Answer(msgspec.Struct):
     records: bytes = b""
 
 
-Answers = dict[TopicPartition, Answer]
+Answers = dict[TopicPartition, SharePartitionAnswer]
 
 
 async def share_fetch(call: Call) -> object:
@@ -82,7 +82,7 @@ async def share_fetch(call: Call) -> object:
     )
 
 
-def _partition(call: Call, index: int, answer: Answer, leader: Leader) -> object:
+def _partition(call: Call, index: int, answer: SharePartitionAnswer, leader: Leader) -> object:
     return call.make(
         "PartitionData",
         partition_index=index,
@@ -120,7 +120,7 @@ async def _fetch(call: Call, group: SharedGroup | OtherShareGroup) -> Answers:
     if session.poke is not None:
         session.poke()
     results, receipts = await share_acks.apply(call, group, acks)
-    answers = {key: Answer(ack_error=error) for key, error in results.items()}
+    answers = {key: SharePartitionAnswer(ack_error=error) for key, error in results.items()}
     if request.share_session_epoch == FINAL_EPOCH:
         close(call, session)
     else:
@@ -185,7 +185,7 @@ class _Acquisition:
         for key in list(self._session.partitions):
             if count <= 0 or size <= 0:
                 break
-            answer = self._answers.get(key) or Answer()
+            answer = self._answers.get(key) or SharePartitionAnswer()
             try:
                 one = share_acks.find(self._call, self._group, key)
                 self._acquire(one, answer, count, size, whole=whole)
@@ -200,7 +200,9 @@ class _Acquisition:
                 size -= len(answer.records)
         return told
 
-    def _acquire(self, one: SharedPartition, answer: Answer, count: int, size: int, *, whole: bool) -> None:
+    def _acquire(
+        self, one: SharedPartition, answer: SharePartitionAnswer, count: int, size: int, *, whole: bool
+    ) -> None:
         """A client takes an acquired record that it was not sent for a gap, and acknowledges it: none may go so."""
         member = self._call.request.member_id
         grants = one.acquire_bytes(member, count, size, self._group.settings.lock_ms, whole=whole)
@@ -286,7 +288,7 @@ class _OtherAcquisition:
             try:
                 led.append(share_acks.led(self._call, key))
             except WaystationError as error:
-                self._answers.setdefault(key, Answer()).error = error
+                self._answers.setdefault(key, SharePartitionAnswer()).error = error
         return led, any(answer.error is not None for answer in self._answers.values())
 
     async def _take(self, led: list[Partition]) -> bool:
@@ -307,7 +309,7 @@ class _OtherAcquisition:
             found = given.get(key)
             if found is None:
                 continue
-            answer = self._answers.setdefault(key, Answer())
+            answer = self._answers.setdefault(key, SharePartitionAnswer())
             answer.error, answer.grants, answer.records = found.error, found.grants, found.records
             if found.grants:
                 self._session.served(key)
@@ -320,7 +322,7 @@ def _most_bytes(call: Call) -> int:
     return most if call.unsent is None else min(most, call.unsent.room_for_answer)
 
 
-def _delivered(call: Call, partition: Partition, answer: Answer) -> None:
+def _delivered(call: Call, partition: Partition, answer: SharePartitionAnswer) -> None:
     """Counts, and traces where messages ask for it."""
     delivered = sum(grant.count for grant in answer.grants)
     call.access.count_delivered(delivered, len(answer.records))

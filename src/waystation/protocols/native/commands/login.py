@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from waystation.broker.access.types import Challenge, Done, Entrance, Exchange, LoginPeer, Principal
+from waystation.broker.access.types import Challenge, Entrance, LoggedIn, LoginPeer, Principal, SaslExchange
 from waystation.errors import NotAuthenticated
 from waystation.protocol import VERSION, Authenticate, Hello, HelloAnswer, Ping
 from waystation.version import __version__
@@ -38,7 +38,7 @@ class NativeLogin:
         self._session = session
         self._entrance = entrance
         self._peer = peer
-        self._exchange: Exchange | None = None
+        self._exchange: SaslExchange | None = None
 
     async def begin(self, command: Hello) -> HelloAnswer:
         mechanism, data = command.mechanism, command.data
@@ -61,7 +61,7 @@ class NativeLogin:
             self._exchange = exchange
             answer.challenge = outcome.data
             return answer
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, LoggedIn):
             raise self._over(REFUSED)
         if not self._same(outcome.principal):
             raise self._over(ANOTHER)

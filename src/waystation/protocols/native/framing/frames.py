@@ -33,7 +33,7 @@ class BadFrame(Exception):
     """The peer does not speak this protocol, or breaks it. A fault of theirs, not of ours."""
 
 
-class Refused(NamedTuple):
+class UnreadableRequest(NamedTuple):
     """A request that cannot be understood; the connection is fine."""
 
     id: int
@@ -49,12 +49,12 @@ class Frames:
         self._greeted = False
         self.awaited = 0  # bytes of the frame that has begun to arrive, as it says itself
 
-    def commands(self, limit: int = COMMANDS_AT_ONCE) -> list[AnyCommand | Refused]:
+    def commands(self, limit: int = COMMANDS_AT_ONCE) -> list[AnyCommand | UnreadableRequest]:
         """The next whole commands, up to `limit`; none until more bytes come. Raises BadFrame."""
         if not self._greeted and not self._greet():
             return []
         # One view and one loop for all of them: a view and three calls for each were a tenth of what a put costs.
-        found: list[AnyCommand | Refused] = []
+        found: list[AnyCommand | UnreadableRequest] = []
         self.awaited = 0
         view = self.intake.view()
         at, end = 0, len(view)
@@ -89,14 +89,14 @@ class Frames:
         return True
 
 
-def _open(frame: memoryview) -> AnyCommand | Refused:
+def _open(frame: memoryview) -> AnyCommand | UnreadableRequest:
     if len(frame) > LARGE_FRAME_BYTES:
         check_values(frame, MAX_VALUES_IN_LARGE_FRAME)
     try:
         command: AnyCommand = _decode(frame)
         return command
     except msgspec.ValidationError as error:
-        return Refused(_id_of(frame), str(error))
+        return UnreadableRequest(_id_of(frame), str(error))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise BadFrame(f"a frame that is not msgpack: {error}") from None
 

@@ -37,7 +37,7 @@ _PART = re.compile(r"(\*|\w+)(?:-(\w+))?(?:/(\w+))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class CronField:
     """One of the five."""
 
     name: str
@@ -82,16 +82,16 @@ class Field:
 
 
 FIELDS = (
-    Field("minute", 0, 59),
-    Field("hour", 0, 23),
-    Field("day of the month", 1, 31),
-    Field("month", 1, 12, MONTHS, 1),
-    Field("day of the week", 0, 7, DAYS),
+    CronField("minute", 0, 59),
+    CronField("hour", 0, 23),
+    CronField("day of the month", 1, 31),
+    CronField("month", 1, 12, MONTHS, 1),
+    CronField("day of the week", 0, 7, DAYS),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class CronSchedule:
     """The times of a cron expression. Made by `parse`."""
 
     text: str
@@ -149,7 +149,7 @@ class Schedule:
                     yield local.replace(fold=1).astimezone(UTC)  # the same, but where the clock is put back
 
 
-def parse(text: str, zone: str = "UTC") -> Schedule:
+def parse(text: str, zone: str = "UTC") -> CronSchedule:
     """Invalid names the field that is wrong."""
     found = SHORTHANDS.get(text.strip().lower(), text.strip())
     if found.startswith("@"):
@@ -159,7 +159,7 @@ def parse(text: str, zone: str = "UTC") -> Schedule:
         names = ", ".join(field.name for field in FIELDS)
         raise Invalid(f"{text[:40]!r} is no schedule: cron has five fields ({names}), for instance '0 3 * * *'")
     minutes, hours, days, months, weekdays = (field.read(word) for field, word in zip(FIELDS, words, strict=True))
-    made = Schedule(
+    made = CronSchedule(
         text=text.strip(),
         zone=_zone(zone),
         minutes=tuple(sorted(minutes)),

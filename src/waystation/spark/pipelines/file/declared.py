@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from waystation.spark.links.servers import Servers
-from waystation.spark.pipelines.file.cron import Schedule
+from waystation.spark.pipelines.file.cron import CronSchedule
 from waystation.spark.values.value_formats import ValueFormat
 from waystation.toml_file import Path as TomlPath
 
@@ -245,7 +245,7 @@ class Pipeline:
     steps: Mapping[str, Step]
     sinks: Mapping[str, Sink]
     restart: RestartPolicy | None = None
-    schedule: Schedule | None = None
+    schedule: CronSchedule | None = None
     catch_up: bool = False
     broker: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The options that tell Spark's sources and sinks where the broker is and who logs in there. It may have a secret:

@@ -10,7 +10,7 @@ from waystation.errors import Invalid, WaystationError
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Problem:
+class FileProblem:
     """One mistake. `line` counts from 1."""
 
     line: int
@@ -23,7 +23,7 @@ class Problem:
 class PipelineInvalid(Invalid):
     """A pipeline file with mistakes; the text has one line for each."""
 
-    def __init__(self, file: Path, problems: list[Problem]) -> None:
+    def __init__(self, file: Path, problems: list[FileProblem]) -> None:
         self.file = file
         self.problems = sorted(set(problems))
         super().__init__("\n".join(problem.spelled(file) for problem in self.problems))

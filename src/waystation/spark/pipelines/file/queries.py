@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from waystation.spark.options import pattern_of
 from waystation.spark.pipelines.file.declared import Pipeline, Sink, Source, Step
-from waystation.spark.pipelines.file.problems import Problem
+from waystation.spark.pipelines.file.problems import FileProblem
 from waystation.toml_file import TomlFile
 
 
@@ -106,7 +106,7 @@ def _used(step: Step, known: Mapping[str, object]) -> list[str]:
     return [name for name in known if name in used or name.lower() in words]
 
 
-def shared_queue_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[Problem]:
+def shared_queue_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[FileProblem]:
     """What cannot be one query and has to be."""
     reading: dict[str, str] = {}
     for source in pipeline.sources.values():
@@ -114,7 +114,7 @@ def shared_queue_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[Proble
         if queue is None or source.static:
             continue
         if queue in reading:
-            yield Problem(
+            yield FileProblem(
                 toml.line(("source", source.name, "queue")),
                 f"queue {queue!r} is read by [source.{reading[queue]}] already, and a message goes to one reader only:"
                 " use that table for both",
@@ -126,29 +126,29 @@ def shared_queue_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[Proble
             yield from _problem(toml, first, sink)
 
 
-def _problem(toml: TomlFile, first: Sink, sink: Sink) -> Iterator[Problem]:
+def _problem(toml: TomlFile, first: Sink, sink: Sink) -> Iterator[FileProblem]:
     both = f"{first} and {sink} get messages of the same queue, so they are written in one commit"
     odd = next((one for one in (first, sink) if not one.messages), None)
     if odd is not None:
-        yield Problem(
+        yield FileProblem(
             toml.line(sink.path),
             f"{both}, and a {odd.kind} sink cannot be part of it: write to a topic first, and read that topic twice",
         )
     for one in (first, sink):
         if odd is None and one.mode != "append":
-            yield Problem(toml.line((*one.path, "mode")), f"{both}, which has to be of mode append")
+            yield FileProblem(toml.line((*one.path, "mode")), f"{both}, which has to be of mode append")
     if odd is None and not sink.dead_letters_of and dict(first.options) != dict(sink.options):
-        yield Problem(toml.line(sink.path), f"{both}: give both the same guarantee and options")
+        yield FileProblem(toml.line(sink.path), f"{both}: give both the same guarantee and options")
 
 
-def dead_letter_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[Problem]:
+def dead_letter_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[FileProblem]:
     """Dead letters that the pipeline would read again, and again."""
     read = tables_read(pipeline)
     for sink in pipeline.sinks.values():
         for name in sorted(read[sink.name] & pipeline.sources.keys()) if sink.dead_letters_of else ():
             if _reads(pipeline.sources[name], sink):
                 text = f"[source.{name}] reads the {sink.kind} {sink.place!r}: its dead letters would be read again"
-                yield Problem(toml.line(sink.path), f"{text}; name another one")
+                yield FileProblem(toml.line(sink.path), f"{text}; name another one")
 
 
 def _reads(source: Source, sink: Sink) -> bool:

@@ -19,7 +19,7 @@ from waystation.spark.pipelines.file import keys
 from waystation.spark.pipelines.file.declared import FILES, Expectation, Pipeline, Sink, SinkKind, Source, SourceKind
 from waystation.spark.pipelines.file.format_reading import format_options, read_format
 from waystation.spark.pipelines.file.login_reading import checked_servers, choose_broker, read_login, without_secrets
-from waystation.spark.pipelines.file.problems import PipelineInvalid, Problem
+from waystation.spark.pipelines.file.problems import FileProblem, PipelineInvalid
 from waystation.spark.pipelines.file.queries import dead_letter_problems, shared_queue_problems
 from waystation.spark.pipelines.file.rule_reading import (
     dead_letter_sinks,
@@ -44,7 +44,7 @@ class PipelineFile(NamedTuple):
 
     pipeline: Pipeline
     toml: TomlFile
-    problems: list[Problem]
+    problems: list[FileProblem]
 
 
 def read_pipeline(
@@ -63,7 +63,7 @@ def read_with_problems(
 ) -> PipelineFile:
     """The same, for `check`, which has more to say. Only a file that is no TOML raises."""
     toml = _read(file)
-    problems: list[Problem] = []
+    problems: list[FileProblem] = []
     top = TableReader(toml.content, (), "a pipeline", toml, problems)
     pipeline = _pipeline(file, top, servers, otherwise, master)
     top.refuse_others(keys.TOP)
@@ -80,7 +80,7 @@ def _read(file: Path) -> TomlFile:
     try:
         return read_toml(file)
     except TomlInvalid as error:
-        raise PipelineInvalid(file, [Problem(error.place.line, str(error))]) from None
+        raise PipelineInvalid(file, [FileProblem(error.place.line, str(error))]) from None
     except FileNotFoundError:
         near = near_matches(file.name, (other.name for other in file.parent.glob("*.toml")))
         raise NotFound(f"there is no pipeline file {file}{near}") from None
@@ -331,7 +331,7 @@ def _sink_kind(kind: str) -> SinkKind:
 
 
 def _check_tables(
-    pipeline: Pipeline, declared: Mapping[str, list[str]], toml: TomlFile, problems: list[Problem]
+    pipeline: Pipeline, declared: Mapping[str, list[str]], toml: TomlFile, problems: list[FileProblem]
 ) -> None:
     """Every table that is named is there, above; and there is something to do.
 
@@ -341,7 +341,7 @@ def _check_tables(
     for name in declared["step"]:
         if name in seen:
             problems.append(
-                Problem(toml.line(("step", name)), f"there are two tables called {name!r}; rename this one")
+                FileProblem(toml.line(("step", name)), f"there are two tables called {name!r}; rename this one")
             )
         step = pipeline.steps.get(name)
         for used in step.inputs if step is not None else ():
@@ -356,17 +356,17 @@ def _check_tables(
         _check_name(sink.table, seen, (), toml.line(("sink", sink.name, "from")), problems)
     for kind in ("source", "sink"):
         if not declared[kind]:
-            problems.append(Problem(1, f"a pipeline needs a {kind}: add a table [{kind}.NAME]"))
+            problems.append(FileProblem(1, f"a pipeline needs a {kind}: add a table [{kind}.NAME]"))
 
 
-def _check_name(name: str, seen: Sequence[str], later: Sequence[str], line: int, problems: list[Problem]) -> None:
+def _check_name(name: str, seen: Sequence[str], later: Sequence[str], line: int, problems: list[FileProblem]) -> None:
     if name in seen:
         return
     if name in later:
         text = f"step {name!r} is declared below; a step can only use what stands above it, so move {name!r} up"
     else:
         text = f"there is no source or step called {name!r}{near_matches(name, seen) or _list(seen)}"
-    problems.append(Problem(line, text))
+    problems.append(FileProblem(line, text))
 
 
 def _list(names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from waystation.spark.pipelines.file.declared import (
     Step,
     dead_letters,
 )
-from waystation.spark.pipelines.file.problems import Problem
+from waystation.spark.pipelines.file.problems import FileProblem
 from waystation.spark.pipelines.file.table_reading import TableReader
 from waystation.toml_file import TomlFile
 
@@ -82,7 +82,7 @@ def dead_letter_sinks(kind: str, tables: Iterable[Source | Step | None]) -> Iter
             yield Sink(name, wanted.kind, name, wanted.place, dead_letters_of=where)
 
 
-def expectation_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[Problem]:
+def expectation_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[FileProblem]:
     """Dead letters without a place, places without dead letters, and too many expectations."""
     for kind, tables in (("source", pipeline.sources), ("step", pipeline.steps)):
         for table in tables.values():
@@ -91,12 +91,12 @@ def expectation_problems(pipeline: Pipeline, toml: TomlFile) -> Iterator[Problem
             if rejecting and table.dead_letter is None:
                 name = rejecting[0].name
                 text = f"[{kind}.{table.name}] needs `dead_letter`, a topic or queue for the rows that fail {name!r}"
-                yield Problem(toml.line((*where, "expect", name)), text)
+                yield FileProblem(toml.line((*where, "expect", name)), text)
             if kind == "step" and table.dead_letter is not None and not rejecting:
                 text = 'no row gets to this dead_letter: give an expectation of the step on_fail = "dead_letter"'
-                yield Problem(toml.line((*where, "dead_letter")), text)
+                yield FileProblem(toml.line((*where, "dead_letter")), text)
     count = sum(len(found) for found in pipeline.expectations.values())
     if count > MOST:
-        yield Problem(
+        yield FileProblem(
             1, f"a pipeline has at most {MOST} expectations, and this one has {count}: put some into one rule"
         )

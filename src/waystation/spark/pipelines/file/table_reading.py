@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from waystation.errors import near_matches
-from waystation.spark.pipelines.file.problems import Problem
+from waystation.spark.pipelines.file.problems import FileProblem
 from waystation.toml_file import Path, TomlFile
 
 
@@ -14,7 +14,7 @@ class TableReader:
     """A table, where it stands, and the list that takes what is wrong."""
 
     def __init__(
-        self, values: Mapping[str, Any], path: Path, what: str, toml: TomlFile, problems: list[Problem]
+        self, values: Mapping[str, Any], path: Path, what: str, toml: TomlFile, problems: list[FileProblem]
     ) -> None:
         self._values = values
         self._path = path
@@ -25,7 +25,7 @@ class TableReader:
     def problem(self, key: str | Path, text: str) -> None:
         """Notes a mistake at a key; an empty path means the table itself."""
         path = (*self._path, key) if isinstance(key, str) else (*self._path, *key)
-        self._problems.append(Problem(self._toml.line(path), text))
+        self._problems.append(FileProblem(self._toml.line(path), text))
 
     def value(self, key: str) -> Any:
         return self._values.get(key)

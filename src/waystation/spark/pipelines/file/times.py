@@ -5,7 +5,7 @@ from __future__ import annotations
 from waystation.durations import UNITS_MS, parse_ms
 from waystation.errors import Invalid
 from waystation.spark.pipelines.file import keys
-from waystation.spark.pipelines.file.cron import Schedule, parse
+from waystation.spark.pipelines.file.cron import CronSchedule, parse
 from waystation.spark.pipelines.file.declared import RestartPolicy, Trigger
 from waystation.spark.pipelines.file.table_reading import TableReader
 
@@ -70,7 +70,7 @@ def read_restart(top: TableReader) -> RestartPolicy | None:
     return found
 
 
-def read_schedule(top: TableReader, trigger: Trigger) -> Schedule | None:
+def read_schedule(top: TableReader, trigger: Trigger) -> CronSchedule | None:
     """When a pipeline runs, which then has to end by itself."""
     text, zone = top.text("schedule"), top.text("time_zone")
     if text is None:

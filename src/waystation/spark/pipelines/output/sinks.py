@@ -218,17 +218,17 @@ def message_writer(pipeline: Pipeline, sink: Sink, query: str) -> Callable[[Data
     return work
 
 
-class Written(NamedTuple):
+class WrittenRows(NamedTuple):
     """How many rows, and how many of them are dead letters."""
 
     rows: int
     dead_letters: int = 0
 
 
-NOTHING = Written(0)
+NOTHING = WrittenRows(0)
 
 
-def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> Written:
+def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> WrittenRows:
     """Writes a frame that is no stream, once; returns what was written, and not only shown."""
     from pyspark.sql import Observation
 
@@ -239,7 +239,7 @@ def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> Written:
         return NOTHING
     if sink.kind == "memory":
         frame.cache().createOrReplaceTempView(sink.place)
-        return Written(frame.count())
+        return WrittenRows(frame.count())
     again = _written_before(pipeline, sink)
     observation = Observation(sink.name)
     rows = rows_of(pipeline, frame, sink, observation)
@@ -253,7 +253,7 @@ def write_sink(pipeline: Pipeline, sink: Sink, frame: DataFrame) -> Written:
     if again:
         return NOTHING
     counts = observation.get
-    return Written(int(counts[COUNT]), int(counts.get(DEAD_LETTERS, 0)))
+    return WrittenRows(int(counts[COUNT]), int(counts.get(DEAD_LETTERS, 0)))
 
 
 def _written_before(pipeline: Pipeline, sink: Sink) -> bool:

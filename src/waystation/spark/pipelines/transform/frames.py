@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from waystation.spark.pipelines.file.declared import FILES, Pipeline, Source, Step, dead_letters
-from waystation.spark.pipelines.file.problems import Problem
+from waystation.spark.pipelines.file.problems import FileProblem
 from waystation.spark.pipelines.file.queries import shared_sources
 from waystation.spark.pipelines.output.rejected import malformed_rows
 from waystation.spark.pipelines.transform.expectations import check_rule, expect
@@ -39,13 +39,13 @@ class PartFailed(Exception):
         self.others: list[PartFailed] = []
 
 
-def problem_of(failed: PartFailed, pipeline: Pipeline, toml: TomlFile) -> Problem:
+def problem_of(failed: PartFailed, pipeline: Pipeline, toml: TomlFile) -> FileProblem:
     """What failed as a mistake in the file: the line of the key, or in a query the line of the query."""
     text = explain(failed.cause, (*pipeline.sources, *pipeline.steps))
     if failed.path[-1] == "sql":
         sql = pipeline.steps[str(failed.path[1])].sql or ""
-        return Problem(toml.line_within(failed.path, line_in_sql(failed.cause, sql)), text)
-    return Problem(toml.line(failed.path), text)
+        return FileProblem(toml.line_within(failed.path, line_in_sql(failed.cause, sql)), text)
+    return FileProblem(toml.line(failed.path), text)
 
 
 def needed_settings(pipeline: Pipeline) -> dict[str, str]:
