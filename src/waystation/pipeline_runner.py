@@ -90,7 +90,7 @@ class FolderRunner:
         self._closed = False
 
     async def pipelines(self) -> dict[str, RunnablePipeline]:
-        """Looks at the folder anew; a file that has not changed is not read again."""
+        """Looks at the folder again; a file that has not changed is not read again."""
         files = await asyncio.to_thread(self._look)
         found: dict[str, RunnablePipeline] = {}
         for file, (_, name, problem) in sorted(files.items()):

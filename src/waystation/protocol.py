@@ -691,7 +691,7 @@ class SettleAnswer(msgspec.Struct, omit_defaults=True):
 
 
 class ReaderAnswer(msgspec.Struct, omit_defaults=True):
-    number: int  # the queue's own: one that is deleted and declared anew has another
+    number: int  # the queue's own: one that is deleted and re-created has another
     newest: int  # the last tag that was given
 
 

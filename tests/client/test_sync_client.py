@@ -22,7 +22,7 @@ ALIKE: tuple[tuple[type, type, set[str], set[str]], ...] = (
 
 def test_the_client_for_threads_is_what_is_generated() -> None:
     for path, content in generated().items():
-        assert path.read_text() == content, f"write {path.name} anew: python -m tests.client.sync_client"
+        assert path.read_text() == content, f"write {path.name} again: python -m tests.client.sync_client"
 
 
 def test_what_is_generated_says_so_and_what_is_not_does_not() -> None:

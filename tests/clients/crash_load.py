@@ -1,6 +1,6 @@
 """Three kinds of work that go on while the broker is killed again and again, each keeping account of what was promised.
 
-Each runs in a thread, survives errors the way an application would (retry, abort, start anew) and writes down only what
+Each runs in a thread, survives errors the way an application would (retry, abort, start over) and writes down only what
 the broker acknowledged. The checks compare those accounts with what is found afterwards. Used by test_kill_nine.py.
 """
 

@@ -144,7 +144,7 @@ def test_a_worker_that_is_told_to_stop_ends_its_work_and_loses_nothing(amqp: Amq
 
 
 def test_confirmed_delivery_finds_a_queue_that_has_gone(amqp: AmqpTarget, tmp_path: Path, pikas: Pikas) -> None:
-    """A message without a queue comes back; Dramatiq declares the queue anew and sends it again."""
+    """A message without a queue comes back; Dramatiq declares the queue again and sends it again."""
     with Play(amqp, tmp_path) as play:
         play.send("note", "first")
         pikas.channel().queue_delete(play.stage.queue)

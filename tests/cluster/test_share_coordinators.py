@@ -61,7 +61,7 @@ class Stage:
         told = await self.group._ask("acquire", Acquire(MEMBER, 100, 1 << 20, False, (offer,)), Acquired)
         return [(grant.first, grant.count) for grant in told.taken[0].grants]
 
-    def coordinate_anew(self) -> None:
+    def coordinate_again(self) -> None:
         """The coordinator knows what its log says."""
         shared = self.cluster.brokers[self.group.home].shared
         for index in range(3):
@@ -141,7 +141,7 @@ def test_an_offer_that_is_late_takes_no_acknowledgement_back(tmp_path: Path, sin
             assert await stage.take(100) == [(0, 6)]
             assert await stage.settle("ack", (0, 1), (2, 3)) == 0
             if since == "a_new_coordinator":
-                stage.coordinate_anew()
+                stage.coordinate_again()
             else:
                 assert await stage.settle("release", (1, 1), (5, 1)) == 0
             assert await stage.take_by(late) + await stage.take_by(stage.offer()) == [(1, 1), (5, 1)]
@@ -163,7 +163,7 @@ def test_a_log_that_a_later_leader_has_without_its_tail_gives_its_offsets_to_oth
             assert await stage.take(100) == [(0, 6)]
             assert await stage.settle("ack", (0, 1), (2, 4)) == 0
             if since == "a_new_coordinator":
-                stage.coordinate_anew()
+                stage.coordinate_again()
             later = msgspec.structs.replace(short, epoch=short.epoch + 1)
             assert await stage.take_by(later) == [(1, 1)]
             again = msgspec.structs.replace(stage.offer(), epoch=later.epoch)

@@ -7,7 +7,7 @@ from tests.docs.python_api_page import CLASSES, FUNCTIONS, PAGE, page
 
 
 def test_the_page_is_what_the_docstrings_make_of_it() -> None:
-    assert PAGE.read_text() == page(), "write it anew: python -m tests.docs.python_api_page"
+    assert PAGE.read_text() == page(), "write it again: python -m tests.docs.python_api_page"
 
 
 def test_every_public_name_is_on_the_page() -> None:

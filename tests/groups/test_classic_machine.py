@@ -58,7 +58,7 @@ class Members(RuleBasedStateMachine):
         skip=st.booleans(),
         session=st.sampled_from([6_000, 20_000]),
     )
-    def join_anew(self, instance: str | None, asks_for_id: bool, topic: str, skip: bool, session: int) -> None:
+    def join_again(self, instance: str | None, asks_for_id: bool, topic: str, skip: bool, session: int) -> None:
         self.number += 1
         name = f"m{self.number}"
         request = join_request(

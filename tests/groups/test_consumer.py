@@ -154,7 +154,7 @@ def test_who_leaves_gives_everything_to_those_who_stay() -> None:
     assert len(second.owned) == 4
 
 
-def test_a_silent_member_is_removed_and_has_to_start_anew() -> None:
+def test_a_silent_member_is_removed_and_has_to_start_over() -> None:
     story = Story()
     first, second = story.client("a"), story.client("b")
     story.settle(first, second)
@@ -254,7 +254,7 @@ def test_a_topic_that_nobody_reads_disturbs_nobody() -> None:
     assert story.group.epoch == epoch
 
 
-def test_a_topic_made_anew_under_its_old_name_is_another_topic() -> None:
+def test_a_topic_recreated_under_its_old_name_is_another_topic() -> None:
     story = Story(orders=1)
     alone = story.client("a")
     old = alone.owned

@@ -103,7 +103,7 @@ async def test_the_sums_over_all_queues_are_right_whatever_happens_to_them(machi
             await asyncio.sleep(dice.choice([0, 0.1, 3, 12]))
         if dice.random() < 0.3:
             if turn % 50 == 49:
-                broker.sampling.census._count_again_s = 0.0  # everything is counted anew
+                broker.sampling.census._count_again_s = 0.0  # everything is counted again
             await broker.sampling.fold()
             assert known(broker) == sums(broker)
     await asyncio.sleep(2 * COUNT_REST_S)

@@ -131,7 +131,7 @@ def test_rot_is_found_by_the_checksum_and_the_batches_behind_it_are_read(tmp_pat
     log.close(clean=True)
 
 
-def test_a_torn_batch_is_cut_and_what_is_appended_in_its_place_is_sealed_anew(tmp_path: Path) -> None:
+def test_a_torn_batch_is_cut_and_what_is_appended_in_its_place_is_sealed_again(tmp_path: Path) -> None:
     log = opened(tmp_path / "log")
     sent = send(log, b"first")
     send(log, b"torn")

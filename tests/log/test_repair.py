@@ -30,7 +30,7 @@ def spoil(home: Home, offset: int, at: int = 90) -> int:
     raise AssertionError(offset)
 
 
-def mend(home: Home) -> list[repair.Damage]:
+def fix(home: Home) -> list[repair.Damage]:
     found = repair.find(home.world, home.folder)
     repair.skip(home.world, home.folder, found)
     home.points.load()
@@ -54,7 +54,7 @@ def test_looking_changes_nothing(home: Home) -> None:
 @pytest.mark.parametrize("offset", [0, 4, 5, 7, 14])
 def test_readers_pass_what_was_cut_out_and_offsets_stay(home: Home, offset: int, at: int) -> None:
     position = spoil(home, offset, at)
-    found = mend(home)
+    found = fix(home)
     size = found[0].end - found[0].start
     following = offset + 1 if offset % 5 != 4 else None
     assert [(d.start, d.first_offset, d.next_offset) for d in found] == [(position, offset, following)]
@@ -69,7 +69,7 @@ def test_readers_pass_what_was_cut_out_and_offsets_stay(home: Home, offset: int,
 def test_several_ranges_in_several_segments_go_at_once(home: Home) -> None:
     for offset in (1, 3, 7, 8, 19):
         spoil(home, offset)
-    found = mend(home)
+    found = fix(home)
     assert [(d.first_offset, d.next_offset) for d in found] == [(1, 2), (3, 4), (7, 9), (19, None)]
     home.open()
     gone = {1, 3, 7, 8, 19}
@@ -78,7 +78,7 @@ def test_several_ranges_in_several_segments_go_at_once(home: Home) -> None:
 
 def test_the_last_records_offset_is_not_given_again(home: Home) -> None:
     spoil(home, 19)
-    mend(home)
+    fix(home)
     home.open()
     assert home.log.end_offset == 20
     assert home.put(b"next").base_offset == 20
@@ -93,7 +93,7 @@ def test_damage_after_a_kill_can_be_skipped_too(home: Home) -> None:
     with pytest.raises(CorruptBatch):
         home.log.read(21, 1)
     home.kill()
-    mend(home)
+    fix(home)
     home.open()
     assert [record.offset for record in home.records(20)] == [20, 22, 23]
 
@@ -112,7 +112,7 @@ def test_forgetting_a_point_keeps_the_story_of_the_last_end(home: Home) -> None:
     home.kill()
     assert home.disk.boot_id() == "boot 1"
     home.disk.boots = 2  # type: ignore[attr-defined]
-    mend(home)
+    fix(home)
     home.points.load()
     assert not home.points.same_boot
     point = home.points.of("log")

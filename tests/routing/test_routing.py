@@ -581,7 +581,7 @@ def test_a_queue_that_goes_while_it_is_bound_is_not_bound(stage: Stage) -> None:
     run(story())
 
 
-def test_a_queue_that_is_made_and_bound_anew_keeps_its_new_binding(stage: Stage) -> None:
+def test_a_queue_that_is_recreated_and_bound_again_keeps_its_new_binding(stage: Stage) -> None:
     async def story() -> None:
         routing = stage.routing
         await routing.bind("amq.fanout", "queue:jobs")

@@ -1,4 +1,4 @@
-"""Ways through exchanges as protocols ask for them: resolved, remembered, and told anew when something comes or
+"""Ways through exchanges as protocols ask for them: resolved, remembered, and told again when something comes or
 goes."""
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The core of a share group's partition, with a naive model beside it: no record lost, none back that was acknowledged.
 
-The model is a dict from offset to what happened to it. Crashes are part of the story: the partition is made anew from
+The model is a dict from offset to what happened to it. Crashes are part of the story: the partition is made again from
 what it would have written, and goes on.
 """
 
@@ -213,7 +213,7 @@ def test_what_the_log_lost_is_not_waited_for() -> None:
     assert partition.start == partition.end == 50
 
 
-def test_reset_begins_anew() -> None:
+def test_reset_starts_over() -> None:
     partition = fresh()
     partition.admit(10)
     offsets(partition)

@@ -82,7 +82,7 @@ class TransactionalClient:
     producer: Producer = field(default=NOBODY)
     sequences: dict[int, int] = field(default_factory=dict)
     unsure: bool = False
-    """Its last transaction may be open still: it begins anew before the next."""
+    """Its last transaction may be open still: it starts over before the next."""
 
     @property
     def group(self) -> str:
@@ -167,7 +167,7 @@ class BrokerClients:
             read = [offset for (_, of), offset in self.committed.items() if topic == STREAM and of == index]
             promises.power_was_cut(max(read, default=0))
         self.table.power_was_cut()
-        for client in self.idempotent:  # it would be told that its sequence is out of order, and begin anew
+        for client in self.idempotent:  # it would be told that its sequence is out of order, and start over
             client.producer, client.next_sequence = None, 0
             client.in_flight.clear()
 
@@ -458,17 +458,17 @@ class BrokerMachine:
         await asyncio.sleep(self.rng.choice((0, 0.02, 0.1)))
 
     async def transact(self, client: TransactionalClient) -> None:
-        """A transaction; if it fails, its client begins anew, which ends what was open."""
+        """A transaction; if it fails, its client starts over, which ends what was open."""
         if client.unsure:
-            client.becomes(await self._begin_anew(client.name))
+            client.becomes(await self._start_over(client.name))
         try:
             await self._transact(client)
         except WaystationError:
             client.unsure = True
-            client.becomes(await self._begin_anew(client.name))
+            client.becomes(await self._start_over(client.name))
             raise
 
-    async def _begin_anew(self, name: str) -> Producer:
+    async def _start_over(self, name: str) -> Producer:
         """However often another broker coordinates the id; where the disk refuses, its client tries later."""
         while True:
             try:

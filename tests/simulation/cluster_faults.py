@@ -1,4 +1,4 @@
-"""What breaks in a simulated cluster, one coroutine for each kind of fault: it makes the fault, waits, and mends it.
+"""What breaks in a simulated cluster, one coroutine for each kind of fault: it makes the fault, waits, and repairs it.
 
 A run has some of the kinds (`FAULTS`), so that each combination is met by some seed. `Disasters` is given the machine
 by what it may do to it (`Stage`). Bounds: a disk is replaced once in a run at most, since what is acknowledged is on
@@ -196,7 +196,7 @@ class Disasters:
         try:
             await asyncio.sleep(self._rng.choice(times_s))
         finally:
-            self._stage.network.mend(pairs)
+            self._stage.network.repair(pairs)
 
     async def leave_behind(self) -> None:
         """A node is cut off for so long that it is not in sync any more; then all others die. It may not lead."""
@@ -207,7 +207,7 @@ class Disasters:
         for other in stage.nodes.values():
             if other is not node:
                 await stage.switch_off(other, power=True)
-        stage.network.mend(pairs)
+        stage.network.repair(pairs)
         await asyncio.sleep(self._rng.choice((1.0, 5.0)))
         for other in stage.nodes.values():
             self._switch_on_again(other)

@@ -206,7 +206,7 @@ class Network:
         for pair in sorted(pairs):
             self.cut[pair] = self.cut.get(pair, 0) + 1
 
-    def mend(self, pairs: set[tuple[int, int]]) -> None:
+    def repair(self, pairs: set[tuple[int, int]]) -> None:
         for pair in sorted(pairs):
             left = self.cut.pop(pair, 0) - 1
             if left > 0:

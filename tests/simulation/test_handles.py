@@ -67,7 +67,7 @@ async def _insist(work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _transact(machine: BrokerMachine, client: TransactionalClient) -> None:
-    """As a client does it that begins anew after an error: its producer id is initialised again."""
+    """As a client does it that starts over after an error: its producer id is initialised again."""
     client.becomes(await machine.broker.transactions.init_producer_id(client.name, TRANSACTIONS_MS))
     await machine.transact(client)
 

@@ -52,7 +52,7 @@ def prepare(ground: Ground) -> None:
     small = {"segment.bytes": 32_768, "segment.ms": 20_000}
     brief = {**small, "retention.ms": RETENTION_MS}
     create_topic(admin, TOPIC, PARTITIONS, brief)
-    # A transaction that has to be begun anew under load may take its time: its input is there for longer.
+    # A transaction that has to be begun again under load may take its time: its input is there for longer.
     create_topic(admin, INPUT, 1, {**small, "retention.ms": 4 * RETENTION_MS})
     create_topic(admin, OUTPUT, 2, {**small, "retention.ms": 4 * RETENTION_MS})
     create_topic(admin, DEAD, 1, brief)

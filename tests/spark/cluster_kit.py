@@ -129,7 +129,8 @@ def spark_settings() -> Mapping[str, str]:
         "spark.executor.cores": "1",
         "spark.executorEnv.PYTHONPATH": PATH,
         "spark.sql.shuffle.partitions": "2",
-        # A lost executor's files are asked for again and again before they are made anew: three times in three seconds.
+        # A lost executor's files are asked for again and again before they are made again: three times in three
+        # seconds.
         "spark.shuffle.io.retryWait": "1s",
     }
 

@@ -134,8 +134,8 @@ def test_the_checkpoint_of_another_query_is_refused() -> None:
 def test_a_replayed_first_batch_begins_where_it_began_the_first_time() -> None:
     first = Position({("t", 0): 10}, {("t", 0): 10}, {"t": "id"})
     end = Position({("t", 0): 15}, {("t", 0): 10}, {"t": "id"})
-    asked_anew = Position({("t", 0): 15}, {("t", 0): 15}, {"t": "id"})  # "latest" has moved
-    assert ranges_between(first, end) == ranges_between(asked_anew, end) == [Range("t", 0, 10, 15)]
+    asked_again = Position({("t", 0): 15}, {("t", 0): 15}, {"t": "id"})  # "latest" has moved
+    assert ranges_between(first, end) == ranges_between(asked_again, end) == [Range("t", 0, 10, 15)]
     assert ranges_between(end, end) == []
 
 
@@ -145,7 +145,7 @@ def test_a_new_partition_begins_where_it_was_first_seen() -> None:
     assert ranges_between(start, end) == [Range("t", 0, 10, 12), Range("t", 1, 3, 7)]
 
 
-def test_a_topic_made_anew_is_read_from_its_own_beginning() -> None:
+def test_a_recreated_topic_is_read_from_its_own_beginning() -> None:
     start = Position({("t", 0): 10}, {("t", 0): 0}, {"t": "old"})
     end = Position({("t", 0): 20}, {("t", 0): 0}, {"t": "new"})
     assert ranges_between(start, end) == [Range("t", 0, 0, 20)]

@@ -267,7 +267,7 @@ def test_messages_that_are_gone_before_their_batch_is_done_are_told_or_passed_ov
     assert jobs.drain() == ["2", "3", "4"]
 
 
-def test_a_queue_that_is_declared_anew_is_another_queue(jobs: Jobs, mq: Client) -> None:
+def test_a_queue_that_is_recreated_is_another_queue(jobs: Jobs, mq: Client) -> None:
     mq.queue(jobs.name).put_many(["old"] * 3)
     fail_once(jobs)
     mq.queue(jobs.name).delete()

@@ -90,9 +90,9 @@ def test_the_initial_offset_does_not_move(stage: Stage) -> None:
     assert first.initialOffset() == initial
     end = first.latestOffset(initial, ALL)
     after_restart = reader(stage, topics=topic)
-    anew = after_restart.initialOffset()
-    assert at(anew, topic) == {0: 8}
-    assert read(after_restart, anew, end) == read(first, initial, end) == numbers(5, 8)
+    again = after_restart.initialOffset()
+    assert at(again, topic) == {0: 8}
+    assert read(after_restart, again, end) == read(first, initial, end) == numbers(5, 8)
 
 
 def test_a_timestamp_begins_at_the_first_record_that_is_not_older(stage: Stage) -> None:
@@ -283,7 +283,7 @@ def test_a_deleted_topic_is_an_error_or_left_out(stage: Stage, caplog: pytest.Lo
     assert "was deleted" in caplog.text
 
 
-def test_a_topic_made_anew_is_another_topic(stage: Stage) -> None:
+def test_a_recreated_topic_is_another_topic(stage: Stage) -> None:
     topic = stage.topic()
     stage.fill(topic, numbers(10))
     one = reader(stage, topics=topic, failOnDataLoss="false")

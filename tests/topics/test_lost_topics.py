@@ -318,7 +318,7 @@ def test_a_folder_that_a_deletion_of_an_older_version_left_is_set_aside(tmp_path
 # -- a catalog that is ahead of the files ---------------------------------------------------------------------------
 
 
-def test_a_topic_whose_records_were_taken_away_is_not_made_anew(tmp_path: Path) -> None:
+def test_a_topic_whose_records_were_taken_away_is_not_recreated(tmp_path: Path) -> None:
     data = tmp_path / "data"
 
     async def fill() -> None:

@@ -395,7 +395,7 @@ def test_deleted_topics_leave_open_transactions() -> None:
         await broker.transactions.add_partitions("shop", producer, [B0])
         broker.transactions.on_topics_deleted(["a"])
         assert broker.transactions.describe("shop").partitions == {B0}
-        assert not broker.write(producer, *A0, tag="t1"), "a topic made anew has to be added anew"
+        assert not broker.write(producer, *A0, tag="t1"), "a re-created topic has to be added again"
 
     run(story)
 
@@ -416,8 +416,8 @@ def test_idle_transactional_ids_are_forgotten_and_their_records_erased() -> None
         broker = await broker.restarted()
         with pytest.raises(TransactionalIdNotFound):
             broker.transactions.describe("idle")
-        anew = await broker.transactions.init_producer_id("idle", MINUTE, idle)
-        assert anew.producer_id != idle.producer_id
+        again = await broker.transactions.init_producer_id("idle", MINUTE, idle)
+        assert again.producer_id != idle.producer_id
 
     run(story)
 

@@ -183,7 +183,7 @@ def test_producer_ids_are_handed_out_once_whoever_leads() -> None:
     run(story)
 
 
-def test_an_id_that_was_kept_elsewhere_by_an_earlier_version_is_found_and_moves_when_it_is_made_anew() -> None:
+def test_an_id_that_was_kept_elsewhere_by_an_earlier_version_is_found_and_moves_when_it_is_made_again() -> None:
     async def story() -> None:
         home = partition_for("shop/1", PARTITIONS)
         old = next(number for number in range(PARTITIONS) if number != home)

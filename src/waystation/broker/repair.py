@@ -1,4 +1,4 @@
-"""Mending a data folder while no broker runs on it: what `waystation log skip-corrupt` does."""
+"""Repairing a data folder while no broker runs on it: what `waystation log skip-corrupt` does."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def load(environment: Mapping[str, str] = os.environ) -> Contexts:
 
 
 def save(contexts: Contexts, environment: Mapping[str, str] = os.environ) -> None:
-    """Writes the file anew: a reader sees all of it or the one before, also after a power cut."""
+    """Rewrites the file: a reader sees all of it or the one before, also after a power cut."""
     import tempfile
 
     file = path(environment)

@@ -1,4 +1,4 @@
-"""`waystation log`: the files of a data folder, for a person who has to know or mend what is in them."""
+"""`waystation log`: the files of a data folder, for a person who has to know or repair what is in them."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ class Leadership:
                 self._begin(self._remove_replica(key, partition))
             return
         if not partition.here:
-            if key not in self._cutting and key not in self._moving:  # else it is being made anew, or will be
+            if key not in self._cutting and key not in self._moving:  # else it is being re-created, or will be
                 self._moving.add(key)
                 self._begin(self._add_replica(key, partition))
             return
@@ -497,7 +497,7 @@ class Leadership:
                 self._refused,
                 self._cutting,
                 self._learn,
-                self._begin_anew,
+                self._recreate,
                 self._throttle,
             )
         return fetcher
@@ -553,7 +553,7 @@ class Leadership:
         partition.use(log)
         self._learn(key)
 
-    async def _begin_anew(self, partition: ReplicatedPartition) -> None:
+    async def _recreate(self, partition: ReplicatedPartition) -> None:
         """Nothing of this replica is of use to its leader's history: it is copied from its beginning. A crash in
         between leaves no replica, which is the same."""
         await self._topics.remove_copy(partition)

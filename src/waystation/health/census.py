@@ -2,7 +2,7 @@
 
 Queues: shards note what a queue was like before it changed (`queues/shard/usage.py`); a fold takes those notes and adds
 the differences up. A hundred thousand queues that nobody uses cost nothing. Where very many are used at once, adding up
-is done less often: not sooner again than `REST` times as long as it took. Now and then all of them are counted anew:
+is done less often: not sooner again than `REST` times as long as it took. Now and then all of them are counted again:
 should a change ever go by unnoticed, the sums are right again then. Topics are few enough to be looked at each time.
 
 All of it is done in slices that leave the loop free. What must hold: after a count of everything and any number of

@@ -376,7 +376,7 @@ class Log(SegmentReader):
         """Writes the indexes, and hands the rest to the next sync: the loop does not wait for the disk."""
         try:
             segment.write_indexes()
-        except OSError as error:  # a full disk: they are made anew when they are needed
+        except OSError as error:  # a full disk: they are built again when they are needed
             logger.warning(
                 "index.unwritable", "{file}: its indexes cannot be written: {error}", file=segment.path(), error=error
             )

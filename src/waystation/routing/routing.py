@@ -85,8 +85,8 @@ class Routing:
         self._topics = topics
         self._kept = kept
         self.version = 0
-        """Grows with every change that can alter a route: of bindings and exchanges, of queues and topics that come or
-        go. Who remembers an answer of `resolve` asks anew when it is another."""
+        """Grows with every change that can alter a route: of bindings and exchanges, of queues and topics that are
+        created or deleted. Who remembers an answer of `resolve` asks again when it is another."""
         self.alternate_by_policy: Callable[[str], tuple[str, str | None] | None] = lambda name: None
         """The policy in force on an exchange, and the alternate exchange that it names."""
         self._fixed = set(PREDECLARED)

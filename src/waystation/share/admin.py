@@ -101,7 +101,7 @@ class SharedAdmin:
         return results
 
     async def delete_offsets(self, group_id: str, topics: Sequence[str]) -> list[OffsetResult]:
-        """The group's positions in these topics; it begins anew there. It has no members."""
+        """The group's positions in these topics; it starts over there. It has no members."""
         group = self._empty(group_id)
         results = []
         receipt = None

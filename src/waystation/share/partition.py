@@ -406,7 +406,7 @@ class SharedPartition:
 
     def hide_uncommitted(self) -> None:
         """Until now the group saw records of open and aborted transactions, and from now on it must not. Where there
-        are some in the window, it is filled anew from what is remembered of it, as after a crash: nothing is in flight
+        are some in the window, it is filled again from what is remembered of it, as after a crash: nothing is in flight
         then, and what is not settled is redelivered, counted."""
         core, partition = self.core, self.partition
         if core.end > partition.stable_offset or partition.aborted.overlapping(core.start, core.end):

@@ -102,7 +102,7 @@ class AllSettled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Release(msgspec.Struct, frozen=True, array_like=True):
-    """The member has left these partitions, or begins anew there: others get what is in flight to it."""
+    """The member has left these partitions, or starts over there: others get what is in flight to it."""
 
     member: str
     partitions: tuple[TopicPartition, ...]

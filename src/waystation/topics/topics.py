@@ -651,7 +651,7 @@ class Topics:
         self._changed()
 
     def refresh(self, topic: Topic) -> None:
-        """Works out the topic's settings anew: its own or the broker's have changed."""
+        """Works out the topic's settings again: its own or the broker's have changed."""
         topic.settings = resolve_topic(topic.overrides, self._settings)
         for partition in topic.partitions:
             log = log_of(partition)

@@ -41,18 +41,18 @@ class ConnectionQuery(msgspec.Struct):
 
 async def connections_view(broker: ManagedBroker, query: ConnectionsQuery) -> ConnectionsOut:
     """In the order of names. The search also looks at what clients call themselves, and at what they consume."""
-    presence = broker.connections
+    connections = broker.connections
     if query.protocol and query.protocol not in PROTOCOLS:
         raise Invalid(f"door: {query.protocol[:40]!r} is none; there are {', '.join(sorted(PROTOCOLS))}")
     page = await _page(broker, query)
     pace = Pace(broker.world.clock)
     shown: list[ConnectionInfo] = []
     for name in page.names:
-        there = presence.get(name)
+        there = connections.get(name)
         if there is not None:  # it may have gone a moment ago
             shown.append(there.info())
         await pace.breathe()
-    return ConnectionsOut(shown, page.next, page.total, presence.by_protocol())
+    return ConnectionsOut(shown, page.next, page.total, connections.by_protocol())
 
 
 async def _page(broker: ManagedBroker, query: ConnectionsQuery) -> NamesPage:

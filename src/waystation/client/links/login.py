@@ -20,7 +20,7 @@ MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER", "EXTERNA
 
 
 class LoginSource(Protocol):
-    """Where logins come from: one `exchange` for each connection. It may read a password anew each time."""
+    """Where logins come from: one `exchange` for each connection. It may read a password again each time."""
 
     @property
     def mechanism(self) -> str: ...

@@ -70,12 +70,12 @@ class Fetcher:
         refused: Callable[[int, int], None],
         cutting: set[Key],
         cut: Callable[[Key], None],
-        begin_anew: Callable[[ReplicatedPartition], Awaitable[None]],
+        recreate: Callable[[ReplicatedPartition], Awaitable[None]],
         throttle: Throttle,
     ) -> None:
         """`refused`: told that the leader's node, of an incarnation, refuses connections. `cutting`: the logs whose
         ends are being cut off, by whichever fetcher; nobody leads one of them, or fetches to it, before `cut` is told
-        that it is over. `begin_anew`: removes a replica, and makes an empty one in its place."""
+        that it is over. `recreate`: removes a replica, and makes an empty one in its place."""
         self._leader = leader
         self._link = link
         self._world = world
@@ -87,7 +87,7 @@ class Fetcher:
         self._refused = refused
         self._cutting = cutting
         self._cut = cut
-        self._begin_anew = begin_anew
+        self._recreate = recreate
         self._throttle = throttle  # of the node, whomever it fetches from
         self._held_back: asyncio.TimerHandle | None = None
         self._besides: dict[Key, asyncio.Task[None]] = {}
@@ -399,7 +399,7 @@ class Fetcher:
     ) -> None:
         log = log_of(partition)
         if isinstance(decision, following.BeginAgain) and decision.offset < log.end_offset:
-            await self._begin_anew(partition)  # its leader has less than what this log has forgotten
+            await self._recreate(partition)  # its leader has less than what this log has forgotten
             logger.warning(
                 "replica.copied_again",
                 "{topic}-{partition} is copied again from the beginning: its leader's history is another one from"

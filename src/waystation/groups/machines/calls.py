@@ -15,7 +15,7 @@ import msgspec
 from waystation.errors import WaystationError
 
 TopicPartition = tuple[UUID, int]
-"""A partition as KIP-848 names it. The id, not the name: a topic made anew under an old name is another topic."""
+"""A partition as KIP-848 names it. The id, not the name: a topic re-created under an old name is another topic."""
 
 
 class TopicView(Protocol):

@@ -110,7 +110,7 @@ class ClassicGroup:
         settled = self.state is ClassicState.COMPLETING or (self.state is ClassicState.STABLE and not leads)
         if settled and member.protocols == join.protocols:
             # The answer to its join was lost, or it asks again for no reason: nothing has changed. A leader that
-            # rejoins a stable group, though, has seen something (a new partition, say) and wants to assign anew.
+            # rejoins a stable group, though, has seen something (a new partition, say) and wants to assign again.
             self._touch(member, now_ms)
             return [AnswerJoin(member.member_id, self._join_answer(member))]
         self._update(member, join)
@@ -345,7 +345,7 @@ class ClassicGroup:
     def _session_is_over(self, member_id: str, now_ms: int) -> list[Decision]:
         member = self.roster.members.get(member_id)
         if member is not None and not member.is_new and (member.awaits_join or member.awaits_sync):
-            return []  # it waits for us; its session starts anew with the answer
+            return []  # it waits for us; its session starts again with the answer
         return self._expire([member_id], now_ms)
 
     def _expire(self, member_ids: Sequence[str], now_ms: int) -> list[Decision]:

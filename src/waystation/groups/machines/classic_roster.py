@@ -76,7 +76,7 @@ class Roster:
         return member
 
     def replace(self, members: Collection[ClassicMember], leader: str | None) -> None:
-        """Everything anew, from a record."""
+        """Everything replaced, from a record."""
         self.members = {member.member_id: member for member in members}
         self._statics = {member.instance_id: member.member_id for member in members if member.instance_id is not None}
         self.leader = leader if leader in self.members else next(iter(self.members), None)

@@ -179,7 +179,7 @@ class ConsumerGroup:
         if member.instance_id != beat.instance_id:
             raise InvalidGroupRequest(f"member {beat.member_id!r} joins again with another group.instance.id")
         self._release(member)
-        member.start_anew()
+        member.start_over()
         self._timers.cancel(("rebalance", member.member_id))
         self._changed_members.add(member.member_id)
         return member

@@ -53,7 +53,7 @@ class ConsumerMember(msgspec.Struct):
         """Everything that nobody else may be given."""
         return self.holding.assigned | self.holding.revoking
 
-    def start_anew(self) -> None:
+    def start_over(self) -> None:
         """It says that it owns nothing, so nothing is its own any longer; what it is to have stays."""
         self.holding = NOTHING
         self.previous_epoch = JOIN_EPOCH

@@ -12,7 +12,7 @@ from waystation.errors import Conflict, Full, Invalid, NotFound, NotLeader, TooL
 
 
 class UnknownMember(NotFound):
-    """The member is not, or no longer, in the group; it has to join anew with an empty member id."""
+    """The member is not, or no longer, in the group; it has to join again with an empty member id."""
 
     kafka_code: ClassVar[str | None] = "UNKNOWN_MEMBER_ID"
 

@@ -4,7 +4,7 @@ Two things can be true of an offset: it is *committed*, or it is *pending* insid
 that producer's marker comes (`resolve`). Whichever was written later in the log wins, as compaction will decide too:
 a plain commit that followed a pending one is not undone by the marker. So every entry carries its order in the log.
 
-A deletion is final for both: a topic that is made anew under the same name must not inherit a position from a
+A deletion is final for both: a topic that is re-created under the same name must not inherit a position from a
 transaction that was open when the old one went. Live calls and replay go through the same methods, in log order.
 """
 

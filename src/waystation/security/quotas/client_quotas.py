@@ -42,7 +42,7 @@ logger = event_logger("waystation.quotas")
 KIND = "client-quota"
 MOST_ENTITIES = 100_000
 MOST_BUCKETS = 20_000
-"""Three hundred bytes each. With more, those that were not used for longest begin anew."""
+"""Three hundred bytes each. With more, those that were not used for longest start over."""
 
 Values = Mapping[QuotaKey, float]
 BucketKey = tuple[QuotaKey, str, str]

@@ -1,8 +1,8 @@
 """Share sessions (KIP-932): which partitions a share consumer fetches from, named once and then only changed.
 
 A session belongs to one member of one group; its requests are numbered (the epoch), so that a lost or doubled one is
-noticed. It is a cache: after a restart the member is told that there is none, and begins anew. When it ends, what the
-member has in flight goes back to the group (the owner of the sessions sees to that).
+noticed. It is a cache: after a restart the member is told that there is none, and begins a new one. When it ends, what
+the member has in flight goes back to the group (the owner of the sessions sees to that).
 
 Pure. Used by the Kafka protocol's ShareFetch and ShareAcknowledge.
 """

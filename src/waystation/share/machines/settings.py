@@ -155,7 +155,7 @@ def reset_of(text: str) -> tuple[Literal["earliest", "latest", "ago"], int]:
 
 
 class ShareSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's settings, resolved: a snapshot, made anew when the group's or the broker's change."""
+    """A group's settings, resolved: a snapshot, made again when the group's or the broker's change."""
 
     reset: str = "latest"
     isolation: Isolation = "read_uncommitted"

@@ -62,7 +62,7 @@ from waystation.wire.kafka_types import write_string
 T = TypeVar("T")
 
 SESSION_SHARE = 0.8
-"""Of the lifetime of a login, if it has one: after that a connection that is needed is made anew."""
+"""Of the lifetime of a login, if it has one: after that a connection that is needed is opened again."""
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 
 _HEAD = struct.Struct(">hhih")

@@ -5,7 +5,7 @@ A stream's offset (`Position`) says more than how far the query is:
 - `initial`: where each partition was begun. Spark asks for the initial offset again when the first batch is replayed;
   "latest" would have moved by then. What the first batch's end carries counts, so nothing is lost. It also says where a
   partition that came later was begun.
-- `ids`: which topic it is. One that was deleted and made anew under its name is another topic.
+- `ids`: which topic it is. One that was deleted and re-created under its name is another topic.
 - `lost`: how many offsets were gone before they were read, where the user allows that.
 
 Invariant: the same position is always the same text (keys are sorted), since Spark compares texts. Pure; for readers.
@@ -92,7 +92,7 @@ def flat(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
 def ranges_between(start: Position, end: Position) -> list[Range]:
     """What is between two positions of one query.
 
-    A start that says another initial offset than the end was asked for anew (the first batch is replayed) or does not
+    A start that says another initial offset than the end was asked for again (the first batch is replayed) or does not
     know the partition yet: what the end says counts.
     """
     found = []

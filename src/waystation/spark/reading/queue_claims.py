@@ -1,7 +1,7 @@
 """The driver's hold on a queue: the one connection that is the queue's reader, and what it has claimed.
 
-It lives in the long-lived Python process that serves a streaming query's offsets. A lost connection is made anew within
-seconds, by whoever asks next or by the thread that looks after it, and the batch that is being worked on is
+It lives in the long-lived Python process that serves a streaming query's offsets. A lost connection is opened again
+within seconds, by whoever asks next or by the thread that looks after it, and the batch that is being worked on is
 claimed again; so the queue is without its reader for a moment only.
 
 Invariant: what `ack` was given and returned for is durably gone. All else can be asked twice.
@@ -66,7 +66,7 @@ class QueueClaims:
     # -- questions --------------------------------------------------------------------------------------------------
 
     def number(self) -> int:
-        """Which queue it is: one that was deleted and declared anew has another number."""
+        """Which queue it is: one that was deleted and re-created has another number."""
         return self._do(lambda link: self._number)
 
     def waiting(self) -> int:

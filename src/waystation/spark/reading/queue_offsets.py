@@ -20,7 +20,7 @@ from waystation.message import Run
 
 @dataclass(frozen=True, slots=True)
 class QueueOffset:
-    """The end of a batch. `number` is the queue's own, which a queue that is declared anew does not have."""
+    """The end of a batch. `number` is the queue's own, which a queue that was re-created does not have."""
 
     queue: str
     batch: int = 0

@@ -104,7 +104,7 @@ def _pass_over(task: Task, rest: Range, answer: FetchedPartition) -> int:
     if answer.error == OFFSET_OUT_OF_RANGE:
         if answer.start_offset > rest.start:
             return _lose(task, rest, answer.start_offset, min(answer.start_offset, rest.end))
-        return _lose(task, rest, None, rest.end)  # beyond the end: the topic was made anew, or truncated
+        return _lose(task, rest, None, rest.end)  # beyond the end: the topic was re-created, or truncated
     end = answer.stable_offset if task.options.committed else answer.high_watermark
     if end >= rest.end:
         return rest.end  # compaction left nothing

@@ -151,7 +151,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _see(self, cluster: Cluster, begin: Position) -> tuple[Position, Offsets]:
         """The position with all that is known of topics now, and where they end.
 
-        What is new was looked at after the topics were: one may have been made anew in between, under its old name.
+        What is new was looked at after the topics were: one may have been re-created in between, under its old name.
         """
         while True:
             position = self._known(cluster, begin)
@@ -177,7 +177,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, known in begin.ids.items():
             topic = topics.get(name)
             if topic is None or topic.id != known:
-                self._lose_topic(begin, name, anew=topic is not None)
+                self._lose_topic(begin, name, recreated=topic is not None)
                 position.drop(name)
         fresh = [one for one in partitions_of(self._options, topics) if one not in position.offsets]
         if self._target is not None:
@@ -189,9 +189,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             position.ids.update({name: topics[name].id for name, _ in begun})
         return position
 
-    def _lose_topic(self, begin: Position, name: str, *, anew: bool) -> None:
-        what = f"topic {name!r} was deleted{' and re-created' if anew else ''} while the query was reading it"
-        if anew:
+    def _lose_topic(self, begin: Position, name: str, *, recreated: bool) -> None:
+        what = f"topic {name!r} was deleted{' and re-created' if recreated else ''} while the query was reading it"
+        if recreated:
             what += ", or servers names another cluster than before"
         if not is_meant(self._options, name):
             what = f"the checkpoint is of a query that read topic {name!r}, and this one does not"

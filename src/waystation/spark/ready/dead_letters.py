@@ -66,7 +66,7 @@ sql = {block(GROUPED + ordered)}
 
 
 def _sink(values: Values) -> str:
-    """Where the report goes; what is followed has a row anew whenever it changes."""
+    """Where the report goes; what is followed has another row whenever it changes."""
     mode = "" if values["queue"] else 'mode = "update"\n'
     if values["to"] is None:
         shown = "" if values["queue"] else mode

@@ -11,7 +11,7 @@ sequence (`transactions/decisions.py`). So:
 * a batch that fails, or is stopped, aborts what its tasks have staged, and no task of that run can begin any more;
 * a driver that is killed leaves stages that nobody asks for: the query's next commit aborts them, or their timeout.
 
-Spark makes the writer anew for each batch, pickles it, and calls `write` in tasks, `commit` and `abort` in a process of
+Spark makes a new writer for each batch, pickles it, and calls `write` in tasks, `commit` and `abort` in a process of
 its own beside the driver. Nothing is remembered between them but what the messages carry.
 """
 

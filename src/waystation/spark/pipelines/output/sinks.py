@@ -184,7 +184,7 @@ def start_query(
         rows = rows_of(pipeline, frames[sink.table], sink, written_metric(sink.name))
     writer: Any = rows.writeStream
     writer = writer.outputMode(sink.output_mode).queryName(query_name(pipeline, query)).options(**_options(sink))
-    if sink.kind != "memory":  # what is in memory is gone after a restart, so it begins anew
+    if sink.kind != "memory":  # what is in memory is lost at a restart, so it starts over
         writer = writer.option("checkpointLocation", checkpoint)
     if sink.partition_by and sink.kind == "parquet":
         writer = writer.partitionBy(*sink.partition_by)

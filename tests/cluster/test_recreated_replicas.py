@@ -1,4 +1,4 @@
-"""After an unclean election: a replica whose log begins behind the end of what its new leader has is copied anew."""
+"""After an unclean election: a replica whose log begins behind the end of what its new leader has is copied again."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _in_sync(cluster: Cluster, topic_id: object, node: int) -> bool:
     return known is not None and node in known.state.in_sync
 
 
-def test_a_replica_that_cannot_go_back_is_copied_anew(tmp_path: Path) -> None:
+def test_a_replica_that_cannot_go_back_is_copied_again(tmp_path: Path) -> None:
     assert run(heals(tmp_path)) == ([b"old", b"new"], [b"old", b"new"])
 
 
@@ -68,6 +68,6 @@ def test_the_audit_sees_a_replica_that_is_stuck(tmp_path: Path, monkeypatch: pyt
     async def stuck(self: Leadership, partition: ReplicatedPartition) -> None:
         raise Unavailable("its log cannot begin again before its end")
 
-    monkeypatch.setattr(Leadership, "_begin_anew", stuck)
+    monkeypatch.setattr(Leadership, "_recreate", stuck)
     with pytest.raises(TimeoutError):
         run(heals(tmp_path, 3.0))
