@@ -116,7 +116,7 @@ class FolderRunner:
 
     async def start(self, name: str, *, ending: bool = False) -> RunnablePipeline:
         """Raises NotFound, Conflict (it runs), Invalid (its file has mistakes) or Unavailable. `ending`: the one that
-        runs has said its last word, and will be gone in a moment."""
+        runs has said its last word, and will have ended in a moment."""
         if ending and name in self._runs:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self._runs[name].process.wait, LAST_S)

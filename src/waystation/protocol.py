@@ -616,7 +616,7 @@ class Deliver(msgspec.Struct, tag_field="kind", tag="deliver", gc=False):
 
 
 class Ceased(msgspec.Struct, tag_field="kind", tag="ceased", gc=False):
-    """The broker ends a consumer: its queue was deleted, it was too slow, its group is gone."""
+    """The broker ends a consumer: its queue was deleted, it was too slow, its group was deleted."""
 
     consumer: int
     error: str

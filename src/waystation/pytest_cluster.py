@@ -48,12 +48,12 @@ class ClusterNode:
         return self._node.process.pid()
 
     def kill(self) -> None:
-        """As `kill -9`; returns when it is gone."""
+        """As `kill -9`; returns when it has ended."""
         self._node.process.signal(signal.SIGKILL)
         self._node.process.wait_ended(time.monotonic() + STOP_S)
 
     def stop(self) -> None:
-        """As SIGTERM; returns when it is gone: it has handed over what it led."""
+        """As SIGTERM; returns when it has ended: it has handed over what it led."""
         stop_all([self._node.process])
 
     def start(self) -> None:

@@ -256,7 +256,7 @@ def test_a_member_that_is_always_a_little_behind_keeps_up() -> None:
 def test_a_member_that_is_known_to_be_dead_is_not_waited_for() -> None:
     state = appended(10)
     promised(state, 2, 10, 1)
-    assert state.fell_behind(0.0, LAG, gone={3}) == {3}
+    assert state.fell_behind(0.0, LAG, ended={3}) == {3}
 
 
 def test_a_leader_that_nobody_can_reach_should_resign() -> None:

@@ -109,7 +109,7 @@ class PipelinesSeen:
         self._look()
 
     def _look(self) -> None:
-        """The topic may have come, gone or grown."""
+        """The topic may have been created, deleted or extended."""
         topic = self._broker.topics.find(TOPIC)
         if topic is not self._topic:
             for place in self._places:

@@ -127,12 +127,12 @@ class Catalog(ABC):
             self.write(rows.topic_deleted(rows.read_topic(entry.value)))
 
     def deleted_topics(self) -> list[DeletedTopic]:
-        """Those whose files are not known to be gone."""
+        """Those whose files are not known to be deleted."""
         found = [rows.read_deleted_topic(entry.value) for entry in self.read(rows.DELETED_TOPICS).entries.values()]
         return sorted(found, key=lambda row: row.name)
 
     def forget_deleted_topic(self, topic_id: UUID) -> None:
-        """Its files are gone, durably."""
+        """Its files are deleted, durably."""
         self.write({rows.deleted_topic_key(topic_id): None})
 
     # -- exchanges and bindings -------------------------------------------------------------------------------------

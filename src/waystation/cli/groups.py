@@ -229,7 +229,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     names: list[str] = arguments.group
     with open_client(arguments) as mq:
         for name in names:
-            _group(mq, name)  # a misspelt name is found before anything is gone
+            _group(mq, name)  # a misspelt name is found before anything is deleted
         what = f"the offsets of topic {arguments.topic} in {', '.join(names)}" if arguments.topic else ", ".join(names)
         if not confirmed(f"delete {what}?", yes=arguments.yes):
             return 1

@@ -107,6 +107,6 @@ def _delete(arguments: argparse.Namespace) -> int:
 
 
 def _check(lost: LostAndFound, names: list[str]) -> None:
-    """A misspelt name is found before anything is gone."""
+    """A misspelt name is found before anything is deleted."""
     for name in names:
         lost.find(name)

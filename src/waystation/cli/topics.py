@@ -210,7 +210,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     names: list[str] = arguments.topic
     with open_client(arguments) as mq:
         for name in names:
-            topic_of(mq, name)  # a misspelt name is found before anything is gone
+            topic_of(mq, name)  # a misspelt name is found before anything is deleted
         if not confirmed(f"delete {', '.join(names)} with all messages?", yes=arguments.yes):
             return 1
         for name in names:

@@ -66,7 +66,7 @@ class Deletions:
             if self._view.node_id in deleted.removed or marked >= AT_ONCE:
                 continue
             # What the store says may be ahead of what this node was told: a topic that is deleted may yet be made here.
-            if entry.revision > self._follower.revision or not self._topics.is_gone(deleted.id):
+            if entry.revision > self._follower.revision or not self._topics.is_deleted(deleted.id):
                 continue
             if await self._world.offload(self._topics.folders.clear, deleted):
                 removed = tuple(sorted({*deleted.removed, self._view.node_id}))
@@ -78,9 +78,11 @@ class Deletions:
         nodes = set(self._view.known())
         oldest = sorted(found, key=lambda key: found[key].revision)
         over = set(oldest[: max(0, len(oldest) - MOST)])
-        gone = [key for key in oldest if key in over or nodes <= set(rows.read_deleted_topic(found[key].value).removed)]
-        for at in range(0, len(gone), AT_ONCE):
-            some = gone[at : at + AT_ONCE]
+        finished = [
+            key for key in oldest if key in over or nodes <= set(rows.read_deleted_topic(found[key].value).removed)
+        ]
+        for at in range(0, len(finished), AT_ONCE):
+            some = finished[at : at + AT_ONCE]
             await self._world.offload_store(
                 self._store.write, dict.fromkeys(some), {key: found[key].revision for key in some}
             )

@@ -225,7 +225,7 @@ class Leadership:
             await asyncio.sleep(0)
 
     def step_down(self) -> None:
-        """What could not be handed over is not led any more, either: whoever waits for followers that may be gone is
+        """What could not be handed over is not led any more, either: whoever waits for followers that may have ended is
         told now. The store goes on naming this node, which claims the next epoch when it starts again."""
         self._stopping = True
         for replica in self._replicas.values():
@@ -677,7 +677,7 @@ class Leadership:
         state, me, known = led.state, self._membership.identity, led.state.view
         state.min_in_sync = self._min_in_sync(replica, known.state)
         members = known.state.in_sync
-        behind = state.fell_behind(now, LAG_S, self._gone(state, nodes, now))
+        behind = state.fell_behind(now, LAG_S, self._ended(state, nodes, now))
         led.keeping_up = sum(one not in behind and one not in state.broken for one in members)
         if replica.partition.failure is not None:
             replica.resigned = now
@@ -718,7 +718,7 @@ class Leadership:
             return self._hand_over(led, nodes)
         return self._prefer(replica, led, nodes, now)
 
-    def _gone(self, state: LeaderState, nodes: Container[int], now: float) -> list[int]:
+    def _ended(self, state: LeaderState, nodes: Container[int], now: float) -> list[int]:
         """Members whose process has ended."""
         return [
             one
@@ -794,8 +794,8 @@ class Leadership:
         """Who could go on from here at once: not a member that stands still, though nothing is acknowledged without it
         and it lacks nothing of what is. Its disk may be full."""
         now = self._world.clock.monotonic()
-        gone = self._gone(led.state, self._view.living, now)
-        return led.state.caught_up() - led.state.fell_behind(now, STILL_S, gone)
+        ended = self._ended(led.state, self._view.living, now)
+        return led.state.caught_up() - led.state.fell_behind(now, STILL_S, ended)
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

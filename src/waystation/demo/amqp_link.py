@@ -93,7 +93,7 @@ class AmqpLink:
             self._send(commands.Connection.Close(200, "done", 0, 0), channel=0)
             self._expect(commands.Connection.CloseOk)
         except (OSError, Unavailable):
-            pass  # it is gone already
+            pass  # it is deleted already
         finally:
             self._socket.close()
 

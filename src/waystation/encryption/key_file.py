@@ -196,7 +196,7 @@ def retired(content: KeyFile, root: str, master: MasterKey) -> KeyFile:
 
 
 def without(content: KeyFile, numbers: set[int]) -> KeyFile:
-    """Folder keys that nothing needs any more are gone; never the one in use."""
+    """Folder keys that nothing needs any more are deleted; never the one in use."""
     kept = [key for key in content.keys if key.number not in numbers or key.number == content.active]
     return replace(content, keys=tuple(kept))
 

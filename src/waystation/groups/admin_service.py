@@ -75,7 +75,7 @@ class AdminService:
         )
 
     async def delete(self, group_ids: Sequence[str]) -> list[DeleteResult]:
-        """Groups without members, with all their offsets. Answers when they are durably gone."""
+        """Groups without members, with all their offsets. Answers when they are durably deleted."""
         results: list[DeleteResult] = []
         for group_id in group_ids:
             error: WaystationError | None = None

@@ -162,8 +162,8 @@ class ClassicService:
     def tick(self, group: ClassicGroup) -> None:
         before = set(group.roster.members)
         decisions = group.tick(self._shards.now_ms())
-        gone = sorted(before - set(group.roster.members))
-        why = f"{', '.join(gone[:3])} was silent for too long" if gone else "the time to join or to assign is over"
+        silent = sorted(before - set(group.roster.members))
+        why = f"{', '.join(silent[:3])} was silent for too long" if silent else "the time to join or to assign is over"
         self._carry_out(group, decisions, why)
 
     # -- parts -----------------------------------------------------------------------------------------------

@@ -65,8 +65,8 @@ class ConsumerService:
     def tick(self, group: ConsumerGroup) -> None:
         before = set(group.members)
         group.tick(self._shards.now_ms())
-        gone = sorted(before - set(group.members))
-        self._save_unasked(group, f"{', '.join(gone[:3])} was silent for too long")
+        silent = sorted(before - set(group.members))
+        self._save_unasked(group, f"{', '.join(silent[:3])} was silent for too long")
 
     # -- classic members, while a group changes from one protocol to the other -------------------------------
 
@@ -125,7 +125,7 @@ class ConsumerService:
             self._not_written(group)
 
     def _back_to_classic(self, group: ConsumerGroup) -> None:
-        """Its last member of this protocol is gone, and classic ones are there: they go on among themselves."""
+        """Its last member of this protocol has left, and classic ones are there: they go on among themselves."""
         shards = self._shards
         classic = to_classic(group, shards.topics, shards.settings, shards.now_ms())
         shards.shard_of(group.group_id).convert(group, classic, shards.wall_ms())

@@ -58,5 +58,5 @@ class GroupHistory:
         return list(self._groups.get(group_id, ()))
 
     def forget(self, group_id: str) -> None:
-        """The group is gone."""
+        """The group is deleted."""
         self._count -= len(self._groups.pop(group_id, ()))

@@ -144,7 +144,7 @@ class OffsetService:
         if subscribed is None:
             raise NonEmptyGroup(f"group {group_id!r} has members, and what they read cannot be known; stop them first")
         results: list[OffsetResult] = []
-        gone: list[Key] = []
+        deleted: list[Key] = []
         for topic, partition in keys:
             error: WaystationError | None = None
             if topic in subscribed:
@@ -152,15 +152,15 @@ class OffsetService:
             elif partition not in range(self._shards.topics.partitions_of(topic) or 0):
                 error = UnknownTopic(f"there is no partition {topic}-{partition}")
             else:
-                gone.append((topic, partition))
+                deleted.append((topic, partition))
             results.append(OffsetResult(topic, partition, error))
         shard = self._shards.shard_of(group_id)
-        shard.delete_offsets(group_id, gone)
+        shard.delete_offsets(group_id, deleted)
         await shard.durable()
         return results
 
     def drop_topics(self, names: frozenset[str]) -> None:
-        """The topics are gone: a topic that gets one of these names later starts without history."""
+        """The topics are deleted: a topic that gets one of these names later starts without history."""
         for shard in self._shards:
             doomed: dict[str, list[Key]] = {}
             for group_id, key in shard.offsets.keys_of_topics(names):

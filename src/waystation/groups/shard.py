@@ -127,13 +127,13 @@ class GroupShard:
 
     def convert(self, old: Group, new: Group, now_ms: int) -> None:
         """A group is of the other protocol from now on, with its members: all of it in one batch."""
-        gone: list[Record] = [self._tombstone(old)]
+        tombstones: list[Record] = [self._tombstone(old)]
         if isinstance(new, ClassicGroup):
-            gone += [(records.consumer_member_key(old.group_id, member_id), None) for member_id in _ids(old)]
-            self.write([*gone, records.classic_record(new, now_ms)])
+            tombstones += [(records.consumer_member_key(old.group_id, member_id), None) for member_id in _ids(old)]
+            self.write([*tombstones, records.classic_record(new, now_ms)])
         elif isinstance(new, ConsumerGroup):
             made = [records.consumer_member_record(new.group_id, member) for _, member in sorted(new.members.items())]
-            self.write([*gone, records.consumer_record(new), *made])
+            self.write([*tombstones, records.consumer_record(new), *made])
         if isinstance(old, ClassicGroup):
             old.die()
         self.groups[new.group_id] = new

@@ -122,7 +122,7 @@ class Census:
                     _begin_with(shard, queue, NOTHING)  # it is in no sum any more
             async for part in _slices(list(shard.queues.values())):
                 for queue in part:
-                    there = shard.queues.get(queue.id) is queue  # it may have gone while this waited for its turn
+                    there = shard.queues.get(queue.id) is queue  # it may have been deleted in the meantime
                     usage = usage_of(queue) if there and queue.ledger is not None else NOTHING
                     if not queue.name.startswith(INTERNAL_PREFIX):
                         levels = levels_of(usage)

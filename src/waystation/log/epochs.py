@@ -1,7 +1,7 @@
 """Leader epochs of a log: which epoch wrote from which offset on.
 
 An epoch begins when a partition gets a new leader, and on a single broker after the machine went down: then records
-that were read but not yet on the disk may be gone, and a consumer that asks where its epoch ended (KIP-320) learns it
+that were read but not yet on the disk may be lost, and a consumer that asks where its epoch ended (KIP-320) learns it
 instead of reading on in another history. The file `leader-epoch-checkpoint` is Kafka's: version, count, then
 "epoch offset" lines.
 

@@ -512,8 +512,8 @@ class Log(SegmentReader):
         are not needed any more; the files are as they were, so this is not yet the log's recovery point. For
         `cleaning/truncation.py` only.
         """
-        gone = [segment for segment in self.segments if segment not in segments]
-        for segment in gone:
+        removed = [segment for segment in self.segments if segment not in segments]
+        for segment in removed:
             segment.close()
         self._last_read = None
         self._pending = []
@@ -530,7 +530,7 @@ class Log(SegmentReader):
         self.cleaned_offset = min(self.cleaned_offset, point.offset)
         self._checkpointed_size = 0
         self.derived.cut(point.offset)
-        return gone
+        return removed
 
     def jump(self, offset: int) -> None:
         """An empty log continues here, where its leader's begins; the start is saved already. For truncation."""
@@ -604,18 +604,18 @@ class Log(SegmentReader):
         offset = min(offset, self.written_offset)
         self.start_offset = max(self.start_offset, offset)
         removable = offset if even_without_snapshot else min(offset, self.derived.saved_offset)
-        gone: list[Segment] = []
-        while len(self.segments) - len(gone) > 1 and self.segments[len(gone) + 1].base_offset <= removable:
-            segment = self.segments[len(gone)]
+        removed: list[Segment] = []
+        while len(self.segments) - len(removed) > 1 and self.segments[len(removed) + 1].base_offset <= removable:
+            segment = self.segments[len(removed)]
             if segment in self._syncing or segment in self._pinned:
                 break
             if segment in self._dirty:
                 self._dirty.remove(segment)  # nobody will miss it
             segment.close()  # here, not on the thread that removes it: a handle is closed once
-            gone.append(segment)
-        self.adopt(self.segments[len(gone) :])
+            removed.append(segment)
+        self.adopt(self.segments[len(removed) :])
         self.epochs.drop_before(offset)
-        return gone
+        return removed
 
     def start_saved(self, offset: int) -> None:
         """A crash brings nothing back that is before `offset`. Until then it may, and whoever reads it has to know what

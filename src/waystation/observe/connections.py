@@ -148,8 +148,8 @@ class Connections:
         return self._here.get(name)
 
     def add(self, connection: Connected) -> None:
-        """One of the same name makes way: its end has not been seen yet. Clients that are gone before they are looked
-        at have no address, so all of them have the same name."""
+        """One of the same name makes way: its end has not been seen yet. Clients that have disconnected before they are
+        looked at have no address, so all of them have the same name."""
         before = self._here.get(connection.name)
         if before is not None:
             self.discard(before)

@@ -175,7 +175,7 @@ class PipelineState(msgspec.Struct):
         return self.host == socket.gethostname()
 
     def seen(self, now_ms: int | None = None) -> str:
-        """Its phase, or what can be concluded: `died` (its process is gone), `lost` (no word from it)."""
+        """Its phase, or what can be concluded: `died` (its process has ended), `lost` (no word from it)."""
         if self.phase in ENDED:
             return self.phase
         if self.here() and self.pid and not alive(self.pid):

@@ -34,7 +34,7 @@ MOST_PER_S = 1_000
 MOST_OPEN = 10_000
 """Deliveries that wait for their verdict, and writes that wait for the disk."""
 GIVE_UP_S = 60.0
-"""After so long, nobody waits any more for a log to become durable: its topic may be gone."""
+"""After so long, nobody waits any more for a log to become durable: its topic may be deleted."""
 WARN_EVERY_S = 60.0
 DRIFT_MS = 20
 

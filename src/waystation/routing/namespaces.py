@@ -6,8 +6,8 @@ catalog tells it (`apply`). How names inside and outside of one belong together 
 `namespace_names.py`. The parts of a broker do not know namespaces: they know full names.
 
 A namespace that is being deleted is not found any more from the first moment on; it leaves the catalog when everything
-in it is gone. If the broker dies in between, it is there again after the start, with what is left, and can be deleted
-again. On the loop's thread only.
+in it is deleted. If the broker dies in between, it is there again after the start, with what is left, and can be
+deleted again. On the loop's thread only.
 """
 
 from __future__ import annotations

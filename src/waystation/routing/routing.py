@@ -4,10 +4,10 @@ The table in memory is what routes; the catalog has what of it survives a restar
 between what is durable). Such a change is written to the catalog, and made in the table when the catalog tells it
 (`apply`), whoever wrote it; what does not survive a restart is changed in the table alone. The bindings of a queue or a
 topic that is deleted leave the table at once and the catalog a little later; those that a crash leaves there in between
-are dropped at the next start, since their target is gone.
+are dropped at the next start, since their target is deleted.
 
 An exchange with more bindings than one write of the catalog may have is deleted in several: the first one deletes the
-exchange itself, and from then on it is gone for every broker. Bindings that are left of it mean nothing (orphans).
+exchange itself, and from then on it is deleted for every broker. Bindings that are left of it mean nothing (orphans).
 Whoever deletes it deletes them next; if it dies, they are deleted at the next start of any broker, or by the one that
 makes an exchange of that name again, before it does: they must not come back with it.
 
@@ -96,7 +96,7 @@ class Routing:
         self._revisions: dict[str, int] = {}  # of the exchanges that are in the catalog
         self._changes = ChangeQueue()
         self._departed: list[tuple[Binding, Receipt | None]] = []
-        self._orphans: dict[str, None] = {}  # keys of bindings in the catalog from or to exchanges that are gone
+        self._orphans: dict[str, None] = {}  # keys of bindings in the catalog from or to exchanges that were deleted
 
     def load(self) -> None:
         """Reads the catalog. Blocks: before the listeners open, when queues and topics are known."""
@@ -278,12 +278,12 @@ class Routing:
         self._table.apply(removal)  # the rest of it: what is not in the catalog
         self._changed()
 
-    async def _delete_bindings(self, keys: Iterable[str], gone: Container[str]) -> None:
-        """Of targets that are gone, and of these exchanges as long as there are none of their names again: whoever made
-        one has deleted what was left."""
+    async def _delete_bindings(self, keys: Iterable[str], deleted: Container[str]) -> None:
+        """Of targets that were deleted, and of these exchanges as long as there are none of their names again: whoever
+        made one has deleted what was left."""
         by_exchanges: dict[tuple[str, ...], list[str]] = {}
         for key in keys:
-            absent = tuple(sorted({name for name in _ends(key) if name in gone}))
+            absent = tuple(sorted({name for name in _ends(key) if name in deleted}))
             by_exchanges.setdefault(absent, []).append(key)
         for absent, those in by_exchanges.items():
             for some in _portions(those, MOST_CHANGES - len(absent)):
@@ -470,8 +470,8 @@ class Routing:
         try:
             await self._kept(*dict.fromkeys(receipt for _, receipt in departed))
             # What was bound again since, to a new target of the same name, is in the catalog under the same row.
-            gone = [binding for binding, _ in departed if not self._table.has_like(binding)]
-            await self._remove(self._table.plan_departed(gone))
+            unbound = [binding for binding, _ in departed if not self._table.has_like(binding)]
+            await self._remove(self._table.plan_departed(unbound))
         except WaystationError as error:
             logger.warning(
                 "bindings.left",

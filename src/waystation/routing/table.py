@@ -194,11 +194,11 @@ class RoutingTable:
         """What removing these takes with it: the bindings from and to an exchange that goes, and the auto-delete
         exchanges whose last binding goes."""
         going: dict[Exchange, None] = dict.fromkeys(exchanges)
-        gone: dict[Binding, None] = dict.fromkeys(bindings)
+        removed: dict[Binding, None] = dict.fromkeys(bindings)
         left: dict[str, int] = {}
         for exchange in going:
-            gone.update(self._around(exchange))
-        todo = list(gone)
+            removed.update(self._around(exchange))
+        todo = list(removed)
         for binding in todo:  # it grows while we go
             source = self._exchanges.get(binding.exchange)
             if source is None:
@@ -206,9 +206,9 @@ class RoutingTable:
             left[source.name] = left.get(source.name, len(source.bindings)) - 1
             if source.settings.auto_delete and not left[source.name] and source not in going:
                 going[source] = None
-                todo += [other for other in self._around(source) if other not in gone]
-                gone.update(self._around(source))
-        return Removal(list(going), list(gone))
+                todo += [other for other in self._around(source) if other not in removed]
+                removed.update(self._around(source))
+        return Removal(list(going), list(removed))
 
     def plan_departed(self, departed: Iterable[Binding]) -> Removal:
         """What goes with bindings that have left the table already: exchanges that they were the last of."""
@@ -228,7 +228,7 @@ class RoutingTable:
         }
 
     def apply(self, removal: Removal) -> None:
-        """Nothing of it that is gone already, or was replaced by another of the same name."""
+        """Nothing of it that is deleted already, or was replaced by another of the same name."""
         for binding in removal.bindings:
             self.remove_binding(binding)
         for exchange in removal.exchanges:

@@ -97,9 +97,11 @@ class TopicPermissions:
 
     async def remove(self, permissions: Iterable[TopicPermission]) -> None:
         """Fine if they are not there."""
-        gone: dict[str, bytes | None] = dict.fromkeys(key for one in permissions if (key := _key(one)) in self._known)
-        if gone:
-            await self._changes.to_the_end(self._follower.change(gone))
+        removed: dict[str, bytes | None] = dict.fromkeys(
+            key for one in permissions if (key := _key(one)) in self._known
+        )
+        if removed:
+            await self._changes.to_the_end(self._follower.change(removed))
 
     # -- following the catalog --------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class SharedAdmin:
         return views
 
     async def delete(self, group_id: str) -> DeleteResult:
-        """A group without members, with its positions. Answers when it is durably gone."""
+        """A group without members, with its positions. Answers when it is durably deleted."""
         try:
             await self._groups.durability.wait(self._groups.remove(self._empty(group_id)))
         except WaystationError as error:

@@ -99,28 +99,28 @@ class TagBook:
 
     def drop(self, pieces: Iterable[Piece]) -> None:
         """These are settled (pieces as `find` gave them)."""
-        for gone in pieces:
-            i = bisect_right(self._firsts, gone.first) - 1
+        for settled in pieces:
+            i = bisect_right(self._firsts, settled.first) - 1
             piece = self._pieces[i] if i >= 0 else None
-            if piece is None or gone.first + gone.count > piece.first + piece.count:
+            if piece is None or settled.first + settled.count > piece.first + piece.count:
                 continue
             left: list[Piece] = []
-            if gone.first > piece.first:
-                left.append(Piece(piece.first, gone.first - piece.first, piece.partition, piece.offset))
-            after = piece.first + piece.count - gone.first - gone.count
+            if settled.first > piece.first:
+                left.append(Piece(piece.first, settled.first - piece.first, piece.partition, piece.offset))
+            after = piece.first + piece.count - settled.first - settled.count
             if after:
-                begin = gone.first + gone.count
+                begin = settled.first + settled.count
                 left.append(Piece(begin, after, piece.partition, piece.offset + begin - piece.first))
             self._pieces[i : i + 1] = left
             self._firsts[i : i + 1] = [one.first for one in left]
-            self.count -= gone.count
+            self.count -= settled.count
 
     def drop_offsets(self, partition: SharedPartition, offsets: Sequence[Run]) -> list[Run]:
         """These offsets are not in flight any longer, as far as they are in here; returns their tags."""
         mine = [piece for piece in self._pieces if piece.partition is partition]
-        gone = _tags_of(offsets, mine)
-        self.drop(self.find(gone)[0])
-        return gone
+        settled = _tags_of(offsets, mine)
+        self.drop(self.find(settled)[0])
+        return settled
 
     def _from(self, tag: int) -> Iterator[Piece]:
         i = bisect_right(self._firsts, tag) - 1
@@ -269,7 +269,7 @@ class SharedFeed:
         return min(self._credit, self._prefetch - self._tags.count) if self._prefetch else self._credit
 
     def look(self, topics: TopicView) -> None:
-        """Which partitions it gets messages from: topics have come or gone."""
+        """Which partitions it gets messages from: topics were created or deleted."""
         names = self.subscription.matching(topics)
         present = dict.fromkeys(one for one in self.group.partitions.values() if one.topic in names)
         for one in self.partitions:

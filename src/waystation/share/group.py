@@ -202,17 +202,17 @@ class SharedGroup:
             feed.look(self._topics)
 
     def forget(self, key: PartitionKey) -> None:
-        """A topic is gone."""
-        gone = self.partitions.pop(key, None)
+        """A topic was deleted."""
+        deleted = self.partitions.pop(key, None)
         self.remembered.pop(key, None)
-        if gone is not None:
-            gone.closed = True
-            gone.wake()
-            for waiter in tuple(gone.waiters):
-                gone.unwait(waiter)
-            self.alarm.set(gone.name, None)
-            self.calendar.set(gone.name, None)
-            self._to_wake.pop(gone, None)
+        if deleted is not None:
+            deleted.closed = True
+            deleted.wake()
+            for waiter in tuple(deleted.waiters):
+                deleted.unwait(waiter)
+            self.alarm.set(deleted.name, None)
+            self.calendar.set(deleted.name, None)
+            self._to_wake.pop(deleted, None)
 
     # -- members -----------------------------------------------------------------------------------------------------
 

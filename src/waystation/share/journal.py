@@ -30,7 +30,7 @@ from waystation.world.clock import Clock
 logger = event_logger("waystation.shared")
 
 Encode = Callable[[], bytes | None]
-"""The state as it is when it is written; None: it is gone."""
+"""The state as it is when it is written; None: it is deleted."""
 
 SOON_S = 0.25
 """A crash forgets at most this much of how often records were handed out."""

@@ -110,7 +110,7 @@ class ShareCoordinators:
         return None if home is None else OtherShareGroup(self, self._topics, self._clock, group_id, home)
 
     def release_later(self, group_id: str, member: str, keys: Sequence[TopicPartition]) -> None:
-        """The member's connection is gone. If the coordinator is not told, locks run out by themselves."""
+        """The member's connection is closed. If the coordinator is not told, locks run out by themselves."""
         task = asyncio.get_running_loop().create_task(self._release(group_id, member, keys))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
@@ -210,7 +210,7 @@ class OtherShareGroup:
                     again = True
             if not again or count <= 0 or size <= 0:
                 break
-        if session.ended:  # the member has gone meanwhile: nobody would settle these
+        if session.ended:  # the member has left meanwhile: nobody would settle these
             granted = [key for key, one in given.items() if one.grants]
             with contextlib.suppress(WaystationError):
                 await self.release(member, granted)

@@ -241,7 +241,7 @@ class SharedPartition:
         return unknown
 
     def release_all(self, member: str) -> None:
-        """The member is gone; what was in flight to it is requeued."""
+        """The member has left; what was in flight to it is requeued."""
         if member not in self.members:
             return
         self.members.discard(member)

@@ -240,8 +240,8 @@ class SharedGroups:
         self.sessions.end_all_of(group.id)
         for key in group.places():
             group.forget(key)
-            self.journal.note(ShareKey(PARTITION, group.id, *key), _gone)
-        return self.journal.note(group.key, _gone)
+            self.journal.note(ShareKey(PARTITION, group.id, *key), _deleted)
+        return self.journal.note(group.key, _deleted)
 
     # -- Kafka's members ---------------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class SharedGroups:
         return self.sessions.begin((group_id, member_id), self._settings.integer("group.share.max.share.sessions"))
 
     def end_session(self, session: ShareSession) -> bool:
-        """The member is through, or its connection is gone: what is in flight to it of partitions that are led here
+        """The member is through, or its connection is closed: what is in flight to it of partitions that are led here
         goes to others, at once. False: it had ended before."""
         ended = self.sessions.end(session.key, session)
         group = self._groups.get(session.key[0])
@@ -407,7 +407,7 @@ class SharedGroups:
             group.own = dict(own)
             group.use(ShareSettings.of(own, self._settings))
         body = SettingsBody(dict(own))
-        return self.journal.note(ShareKey(SETTINGS, group_id), (lambda: write_value(body)) if own else _gone)
+        return self.journal.note(ShareKey(SETTINGS, group_id), (lambda: write_value(body)) if own else _deleted)
 
     # -- parts -------------------------------------------------------------------------------------------------------
 
@@ -506,7 +506,7 @@ class SharedGroups:
             for key in group.places():
                 if self.topics.name_of(key[0]) is None:
                     group.forget(key)
-                    self.journal.note(ShareKey(PARTITION, group.id, *key), _gone)
+                    self.journal.note(ShareKey(PARTITION, group.id, *key), _deleted)
 
 
 def _led(group: SharedGroup) -> list[PartitionKey]:
@@ -520,7 +520,7 @@ def _partition_of(group: SharedGroup, place: str) -> SharedPartition | None:
     return group.partitions.get((UUID(topic_id), int(index)))
 
 
-def _gone() -> None:
+def _deleted() -> None:
     return None
 
 

@@ -130,7 +130,7 @@ class TopicQueues:
         await self._changes.settle()
 
     def subscribe_changes(self, callback: Callable[[], None]) -> None:
-        """`callback` runs after a queue has come or gone."""
+        """`callback` runs after a queue was created or deleted."""
         self._on_change.append(callback)
 
     def _changed(self) -> None:
@@ -251,9 +251,9 @@ class TopicQueues:
         queue = self._queues.pop(name, None)
         if queue is None:
             return
-        gone = NotFound(f"queue {name!r} was deleted")
+        deleted = NotFound(f"queue {name!r} was deleted")
         for feed in [*queue.feeds, *queue.getters]:
-            feed.close() if feed.retired or feed in queue.getters else feed.end(gone)
+            feed.close() if feed.retired or feed in queue.getters else feed.end(deleted)
 
     # -- groups -----------------------------------------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ class TopicQueues:
         if exclusive:
             queue.exclusive = feed
         feed.on_retired = lambda _: self._left(queue, feed)
-        self._on_closed(feed, lambda: self._gone(queue, feed))
+        self._on_closed(feed, lambda: self._feed_closed(queue, feed))
         return feed
 
     async def getter(
@@ -404,7 +404,7 @@ class TopicQueues:
 
         feed.on_closed = closed
 
-    def _gone(self, queue: TopicQueue, feed: SharedFeed) -> None:
+    def _feed_closed(self, queue: TopicQueue, feed: SharedFeed) -> None:
         queue.feeds.pop(feed, None)
         if not feed.retired:
             self._left(queue, feed)

@@ -105,9 +105,9 @@ class GroupMember:
         await self._hub.durable(self.group)
 
     def _let_go(self, named: set[NamedPartition]) -> None:
-        gone = {key for key in self._owned - self._target if self._place(key) not in named}
-        if gone:
-            self._owned -= gone
+        revoked = {key for key in self._owned - self._target if self._place(key) not in named}
+        if revoked:
+            self._owned -= revoked
             self.member.nudge()
 
     def _assigned(self) -> tuple[list[tuple[str, int, int]], bool]:

@@ -1,4 +1,4 @@
-"""Inboxes: where replies go (direct reply-to). In memory, one per connection that asks; gone with it.
+"""Inboxes: where replies go (direct reply-to). In memory, one per connection that asks; removed with it.
 
 A reply to an inbox that is not there is told so and kept nowhere: whoever asked has stopped waiting. An inbox has no
 credit and stores nothing; what comes is handed on at once, and its owner decides whether somebody waits for it.

@@ -72,7 +72,7 @@ class LiveFeed(StatelessLogFeed["_LivePlace"]):
         self._soon()
 
     def close(self) -> None:
-        """The subscriber goes; fine if it is gone."""
+        """The subscriber leaves; fine if it has left already."""
         if self._closed:
             return
         self._closed = True

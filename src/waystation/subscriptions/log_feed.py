@@ -160,4 +160,4 @@ class StatelessLogFeed(LogFeed[P]):
 
     @abstractmethod
     def close(self) -> None:
-        """The consumer goes; fine if it is gone."""
+        """The consumer leaves; fine if it has left already."""

@@ -178,7 +178,7 @@ class StreamFeed(LogFeed[StreamShare]):
             known = self._shares.get(key)
             if known is None:
                 self._take_on(key)
-            elif known.leaving:  # back before it was gone
+            elif known.leaving:  # back before it was closed
                 known.leaving = False
                 self._due_again(known)
                 self._follow(known) if known.begun else self._begin(known)

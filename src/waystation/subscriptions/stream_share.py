@@ -89,7 +89,7 @@ class StreamShare(ReadPosition):
 
     def done_before(self, offset: int) -> list[int]:
         """Everything delivered before `offset` is done; returns the tags that were out for it."""
-        gone: list[int] = []
+        done: list[int] = []
         while self._pending and self._pending[0] < offset:
             passed = self._pending.popleft()
             self._done.discard(passed)
@@ -98,9 +98,9 @@ class StreamShare(ReadPosition):
             self.failures.pop(passed, None)
             tag = self.tags.pop(passed, None)
             if tag is not None:
-                gone.append(tag)
+                done.append(tag)
         self._skip_done()
-        return gone
+        return done
 
     def _skip_done(self) -> None:
         pending, done = self._pending, self._done
@@ -152,7 +152,7 @@ class StreamShare(ReadPosition):
     # -- waiting for others -----------------------------------------------------------------------------------------
 
     async def moved(self) -> None:
-        """Returns when something was done, or the partition is gone."""
+        """Returns when something was done, or the partition is deleted."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter

@@ -101,7 +101,7 @@ class TailFeed(StatelessLogFeed["_TailPlace"]):
         self.close()
 
     def close(self) -> None:
-        """The reader goes; fine if it is gone."""
+        """The reader leaves; fine if it has left already."""
         if self._closed:
             return
         self._closed = True

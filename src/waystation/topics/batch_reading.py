@@ -88,7 +88,7 @@ def _read_into(
 
 
 async def grown(positions: Sequence[Position], wait_ms: int, *, committed: bool = True) -> bool:
-    """Whether there is something to read at one of these, or one of them is gone; waits up to `wait_ms` for it."""
+    """Whether there is something to read at one of these, or one of them is deleted; waits up to `wait_ms` for it."""
     news = asyncio.Event()
     for partition, _ in positions:
         partition.watchers.add(news.set)

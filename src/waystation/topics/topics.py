@@ -361,7 +361,7 @@ class Topics:
 
     async def remove_copy(self, partition: ReplicatedPartition) -> None:
         """The partition has moved to other nodes: it has no log here any more, and its files are removed. Nothing is
-        known of them before the first is gone: a start would miss them, if the partition comes back."""
+        known of them before the first is deleted: a start would miss them, if the partition comes back."""
         log = log_of(partition)
         partition.use(self.no_log(partition.topic, partition.index))
         log.retire(NotLeader(f"{partition.topic.name}-{partition.index} has moved to other nodes"))
@@ -546,7 +546,7 @@ class Topics:
         if removal is not None:
             await asyncio.shield(removal)
 
-    def is_gone(self, topic_id: UUID) -> bool:
+    def is_deleted(self, topic_id: UUID) -> bool:
         """Whether there is no such topic here, and nobody is removing its files."""
         return topic_id not in self._by_id and topic_id not in self._removals
 
@@ -631,7 +631,7 @@ class Topics:
             self._changed()
 
     async def _forget(self, topic: Topic) -> None:
-        """The topic is gone at once; its files are removed while the follower goes on."""
+        """The topic is deleted at once; its files are removed while the follower goes on."""
         del self._by_name[topic.name]
         del self._by_id[topic.id]
         logs = [log_of(partition) for partition in topic.partitions]

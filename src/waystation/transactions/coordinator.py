@@ -12,7 +12,7 @@ transaction is still open and its timeout runs on. Many transactions can be comm
 
 Invariants: a partition's data is accepted only when the log durably says that it belongs to the transaction
 (`check_produce`); no answer promises what is not durable; an end, once prepared, is carried out however often the disk
-refuses, also when the client has gone away.
+refuses, also when the client has disconnected.
 
 Protocols call the public methods, on the event loop, between `start` and `close`. Errors are those of `errors.py`, and
 StorageFailed, after which the request may be repeated.

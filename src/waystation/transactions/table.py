@@ -93,7 +93,7 @@ class Table:
         self._index(entry)
 
     def forget(self, entry: TransactionEntry, txn: Transaction) -> None:
-        """An expired id: a tombstone, and gone."""
+        """An expired id: a tombstone, and it is removed."""
         entry.append_tombstone()
         self._drop(entry)
         entry.txn = txn

@@ -19,7 +19,7 @@ MEMORY = ":memory:"
 
 
 class _Content:
-    """What a file is; open files of it go on having it when its name is gone."""
+    """What a file is; open files of it go on having it when its name is removed."""
 
     __slots__ = ("data", "linked", "size")
 
@@ -221,13 +221,13 @@ class MemoryDisk:
             return
         self._unlink(folder.pop(name, None))
 
-    def _unlink(self, gone: _Content | _Tree | None) -> None:
+    def _unlink(self, removed: _Content | _Tree | None) -> None:
         """What has no name any more does not count."""
-        if isinstance(gone, _Content):
-            self.release(gone, len(gone.data))
-            gone.linked = False
-        elif gone is not None:
-            for each in gone.values():
+        if isinstance(removed, _Content):
+            self.release(removed, len(removed.data))
+            removed.linked = False
+        elif removed is not None:
+            for each in removed.values():
                 self._unlink(each)
 
 

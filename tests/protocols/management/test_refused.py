@@ -60,7 +60,7 @@ BODY = {
 
 class Caller:
     name = "caller"
-    gone = False
+    disconnected = False
     secure = False
     answer_bytes = 1024 * 1024
     login_peer = LoginPeer("http", "127.0.0.1")

@@ -49,7 +49,7 @@ async def connections_view(broker: ManagedBroker, query: ConnectionsQuery) -> Co
     shown: list[ConnectionInfo] = []
     for name in page.names:
         there = connections.get(name)
-        if there is not None:  # it may have gone a moment ago
+        if there is not None:  # it may have been closed a moment ago
             shown.append(there.info())
         await pace.breathe()
     return ConnectionsOut(shown, page.next, page.total, connections.by_protocol())

@@ -200,7 +200,7 @@ def _place(number: int) -> DelayedPlace:
 async def _opened(
     broker: ManagedBroker, shard: Shard, queue: Queue, places: Sequence[DelayedPlace]
 ) -> list[DelayedOut]:
-    """The messages at some places, in the order of the places; those that have gone since, or that the disk does not
+    """The messages at some places, in the order of the places; those that were deleted since, or that the disk does not
     give, are left out."""
     due = {entry: due_ms for due_ms, entry in places}
     ledger = queue.open_ledger()

@@ -166,7 +166,7 @@ class _Ends:
 
 
 async def _line(broker: ManagedBroker, name: str, ends: _Ends, pace: Pace) -> GroupOut | None:
-    """A line of the list; None if the group has gone meanwhile."""
+    """A line of the list; None if the group was deleted meanwhile."""
     summary = _summary(broker, name)
     if summary is None:
         return None

@@ -59,7 +59,7 @@ class Runner(Protocol):
         """What can be run, by name."""
 
     async def start(self, name: str, *, ending: bool = False) -> RunnablePipeline:
-        """`ending`: what runs has said its last word, and will be gone in a moment."""
+        """`ending`: what runs has said its last word, and will have ended in a moment."""
 
     async def stop(self, name: str) -> bool:
         """Whether it ran, and has been told."""

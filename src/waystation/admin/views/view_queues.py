@@ -100,7 +100,7 @@ async def queues_page(broker: ManagedBroker, query: QueuesQuery) -> QueuePage:
     views = _Views(broker)
     shown: list[QueueView] = []
     for name in page.names:
-        if (place := broker.queues.known(name)) is not None:  # it may have gone a moment ago
+        if (place := broker.queues.known(name)) is not None:  # it may have been deleted a moment ago
             shown.append(views.of(*place))
         await pace.breathe()
     return QueuePage(shown, page.next, page.total)

@@ -114,7 +114,7 @@ async def exchanges_page(broker: ManagedBroker, query: ExchangesQuery) -> Exchan
     shown = []
     for name in page.names:
         exchange = broker.routing.find(name)
-        if exchange is not None:  # it may have gone a moment ago
+        if exchange is not None:  # it may have been deleted a moment ago
             settings = exchange.settings
             shown.append(ExchangeSummary(name, settings.kind, settings.alternate, len(exchange.bindings)))
     return ExchangeList(shown, page.next, page.total)

@@ -143,7 +143,7 @@ async def topics_page(broker: ManagedBroker, query: TopicsQuery) -> TopicList:
     shown: list[TopicOut] = []
     for name in page.names:
         topic = broker.topics.find(name)
-        if topic is not None:  # it may have gone a moment ago
+        if topic is not None:  # it may have been deleted a moment ago
             shown.append(_shown(broker, topic))
         await pace.breathe()
     return TopicList(shown, page.next, page.total)
@@ -200,7 +200,7 @@ async def alter_topic(broker: ManagedBroker, asked: AlterTopic) -> TopicOut:
 
 
 async def delete_records(broker: ManagedBroker, asked: DeleteRecords) -> DeletedRecords:
-    """Moves the start of a partition, durably. What was there is gone for every reader."""
+    """Moves the start of a partition, durably. What was there is deleted for every reader."""
     topic = found(broker, asked.topic)
     if topic.internal:
         raise NotAllowed(f"topic {asked.topic!r} is the broker's own; its records cannot be deleted")

@@ -1,6 +1,6 @@
 """What `doctor` has to say of the folder where the data is, or would be: its file system, its room, its speed.
 
-The measurements use a file without a name, which is gone with this process however it ends.
+The measurements use a file without a name, which is deleted with this process however it ends.
 """
 
 from __future__ import annotations

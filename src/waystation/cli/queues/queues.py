@@ -222,11 +222,11 @@ def _delete(arguments: argparse.Namespace) -> int:
         if not confirmed(f"delete {names} with {spell_count(count, 'message')}?", yes=arguments.yes):
             return 1
         for name in arguments.queue:
-            gone = queue_of(mq, name).delete(if_empty=arguments.if_empty, if_unused=arguments.if_unused)
+            deleted = queue_of(mq, name).delete(if_empty=arguments.if_empty, if_unused=arguments.if_unused)
             if arguments.json:
-                print_json({"queue": name, "messages": gone})
+                print_json({"queue": name, "messages": deleted})
             else:
-                print(f"deleted queue {name} with {spell_count(gone, 'message')}")
+                print(f"deleted queue {name} with {spell_count(deleted, 'message')}")
     return 0
 
 
@@ -237,11 +237,11 @@ def _purge(arguments: argparse.Namespace) -> int:
             return 1
         for name in arguments.queue:
             queue = queue_of(mq, name)
-            gone, held = queue.purge(), queue.describe().held
+            purged, held = queue.purge(), queue.describe().held
             if arguments.json:
-                print_json({"queue": name, "messages": gone, "held": held})
+                print_json({"queue": name, "messages": purged, "held": held})
             else:
-                print(f"purged queue {name} of {spell_count(gone, 'message')}")
+                print(f"purged queue {name} of {spell_count(purged, 'message')}")
             if held:
                 note(f"{spell_count(held, 'message')} of {name} stay: in flight")
     return 0

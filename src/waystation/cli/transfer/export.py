@@ -113,7 +113,7 @@ def _progress(arguments: argparse.Namespace, what: str, total: int) -> Progress:
 
 
 def _save(rows: Iterator[Row], writer: RowWriter, progress: Progress, interrupt: Interrupt) -> int:
-    """Writes all of them; a file that could not be finished is gone again."""
+    """Writes all of them; a file that could not be finished is deleted again."""
     count = 0
     try:
         while not interrupt.came:

@@ -104,7 +104,7 @@ class Settler:
     def touch(self, runs: list[Run], visibility_timeout_ms: int | None, waiter: Waiter, deliveries: int = 0) -> None:
         """More time. `deliveries`: as in `Say`; 0: whichever it is."""
         if not self.alive:
-            reject(waiter, _gone())
+            reject(waiter, _link_lost())
             return
         command = Touch(consumer=self.consumer, runs=runs, hold_ms=visibility_timeout_ms, deliveries=deliveries)
         self.connection.request(command, SettleAnswer, waiter)
@@ -134,7 +134,7 @@ class Settler:
         if not self.alive:
             for say in says:
                 if isinstance(say, Say) and say.waiter is not None:
-                    reject(say.waiter, _gone())
+                    reject(say.waiter, _link_lost())
             return
         for settle, waiters in _frames(self.consumer, says):
             self._flying += 1
@@ -171,9 +171,9 @@ class _Flight:
     def set_result(self, answer: SettleAnswer) -> None:
         self._done = True
         for tags, waiter in self._waiters:
-            gone = [tag for tag in tags if within(tag, answer.unknown)] if answer.unknown else []
-            if gone:
-                said = f"messages {gone[:10]} are not in flight any more: their visibility timeout ended"
+            expired = [tag for tag in tags if within(tag, answer.unknown)] if answer.unknown else []
+            if expired:
+                said = f"messages {expired[:10]} are not in flight any more: their visibility timeout ended"
                 reject(waiter, Conflict(f"{said}; they may be redelivered"))
             else:
                 resolve(waiter, None)
@@ -194,7 +194,7 @@ def within(tag: int, runs: Sequence[Run]) -> bool:
     return any(first <= tag < first + count for first, count in runs)
 
 
-def _gone() -> Conflict:
+def _link_lost() -> Conflict:
     return Conflict("the message was in flight on a connection that was lost since: it is redelivered")
 
 

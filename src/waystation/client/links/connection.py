@@ -31,7 +31,7 @@ log = event_logger("waystation.client")
 
 TICK_S = 0.5
 SILENCE_S = 20.0
-"""A broker that says nothing for so long is asked; after twice as long it counts as gone."""
+"""A broker that says nothing for so long is asked; after twice as long it counts as lost."""
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MOST_S = 5.0
 SHORT_S = 1.0
@@ -214,7 +214,7 @@ class Connection:
     ) -> None:
         """Sends, now or when there is a link again; `waiter` gets the answer as `kind`.
 
-        `orphan` takes an answer whose waiter has gone away: messages in it must go back. `first`: it is part of coming
+        `orphan` takes an answer whose waiter was cancelled: messages in it must go back. `first`: it is part of coming
         back after a lost link, and goes before everything that waits.
         """
         if self._closed:

@@ -37,7 +37,7 @@ class Link(Protocol):
     peer: str
     """Who is at the other end, for errors."""
     remote: bool
-    """Whether silence may mean that the other side is gone."""
+    """Whether silence may mean that the other side has disconnected."""
 
     def send(self, command: Command) -> None:
         """In order. What cannot be sent any more is dropped: `lost` says so for all of it."""

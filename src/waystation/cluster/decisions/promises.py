@@ -231,13 +231,13 @@ class LeaderState(msgspec.Struct):
             if node_id not in members and follower.offset >= enough
         ]
 
-    def fell_behind(self, now: float, lag_s: float, gone: Collection[int] = ()) -> frozenset[int]:
-        """Members that did not have all that there was at any time of the last `lag_s` seconds, and those of `gone`:
+    def fell_behind(self, now: float, lag_s: float, ended: Collection[int] = ()) -> frozenset[int]:
+        """Members that did not have all that there was at any time of the last `lag_s` seconds, and those of `ended`:
         nodes that are known to be dead."""
         return frozenset(
             one
             for one in self.view.state.in_sync
-            if one != self.node_id and (one in gone or now - self._caught_up(one) > lag_s)
+            if one != self.node_id and (one in ended or now - self._caught_up(one) > lag_s)
         )
 
     def _caught_up(self, node_id: int) -> float:

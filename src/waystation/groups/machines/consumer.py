@@ -58,7 +58,7 @@ _QUIET_SHARE = 4
 
 
 class GroupChanges(msgspec.Struct, frozen=True):
-    """What has to be written: the group's own record, and records of members (gone ones: tombstones)."""
+    """What has to be written: the group's own record, and records of members (removed ones: tombstones)."""
 
     group: bool
     members: frozenset[str]

@@ -104,14 +104,14 @@ async def _remove_before(log: Log, offset: int) -> int:
             offset = min(offset, log.durable_offset)
     except OSError:
         full = True  # to have room again matters more than to know the producers after a crash in the next moments
-    gone = log.advance_start(offset, even_without_snapshot=full)
+    removed = log.advance_start(offset, even_without_snapshot=full)
     try:
         # Not `start_offset`: it may have moved on meanwhile, and the producers before it are not remembered yet.
-        await to_its_end(log.world.offload(_save_and_remove, log, gone, offset))
+        await to_its_end(log.world.offload(_save_and_remove, log, removed, offset))
     except OSError as error:
         raise StorageFailed(f"{log.folder}: cannot move the log's start: {error.strerror or error}") from error
     log.start_saved(offset)
-    return len(gone)
+    return len(removed)
 
 
 async def _remember(log: Log, offset: int) -> bool:
@@ -124,20 +124,20 @@ async def _remember(log: Log, offset: int) -> bool:
     return True
 
 
-def _save_and_remove(log: Log, gone: list[Segment], start: int) -> None:
+def _save_and_remove(log: Log, removed: list[Segment], start: int) -> None:
     try:
         log.save_start(start)
     except OSError:
-        if not gone:
+        if not removed:
             raise
-        _remove(log, gone)  # a full disk has no room to note that there will be room
+        _remove(log, removed)  # a full disk has no room to note that there will be room
         log.save_start(start)
     else:
-        _remove(log, gone)
+        _remove(log, removed)
 
 
-def _remove(log: Log, gone: list[Segment]) -> None:
-    for segment in gone:
+def _remove(log: Log, removed: list[Segment]) -> None:
+    for segment in removed:
         segment.remove()
-    if gone:
+    if removed:
         log.world.disk.sync_folder(log.folder)

@@ -13,7 +13,7 @@ every batch is checked. Where that ends early there are two stories, and they ar
 What was checked is then written again, byte for byte, and synced. Reading it proves only that the page cache has it: if
 an fsync has failed before, the kernel takes those pages for clean, and syncing alone would not write them. Where
 nothing is behind the recovery point there is nothing to be synced, unless a truncation has begun since it was saved: of
-what that has removed, the page cache does not say whether it is gone from the disk, too.
+what that has removed, the page cache does not say whether it is lost from the disk, too.
 
 Then producer state and the transaction index are brought up to date from the newest snapshot and the batches behind it.
 
@@ -119,7 +119,7 @@ def open_log(
 
 def lead_alone(log: Log, trust: Trust) -> None:
     """A log that was just opened is led by a broker without others: in the latest epoch that it knows, or in a new one
-    if the machine went down, since records that were read may be gone. Blocks."""
+    if the machine went down, since records that were read may be lost. Blocks."""
     epoch = max(0, log.known_epoch)
     if not trust.nothing_lost and (log.end_offset > 0 or log.known_epoch >= 0):
         with _unless_full(log.folder):
@@ -164,7 +164,7 @@ def _open_segments(log: Log, bases: list[int], names: list[str], trust: Trust) -
     if trust.truncating or not trust.nothing_lost or point is None or not _nothing_behind(log, point, checked):
         _sync_checked(log, checked)
         return False
-    # All data is durable, and what was truncated is gone for good. But a segment that was just sealed may have a
+    # All data is durable, and what was truncated is deleted for good. But a segment that was just sealed may have a
     # length, and one that was just begun a name, that a power cut takes back: no recovery point names it before the
     # folder is synced.
     for segment, _ in checked[:-1]:
@@ -204,7 +204,7 @@ def _swaps(log: Log, names: list[str]) -> list[SwapFile]:
 
 
 def _settle_swap(log: Log, swap: SwapFile, bases: list[int], *, first_of_its_range: bool) -> None:
-    """A swap whose first segment is gone is finished: it has the only copy. One that has not begun is not needed.
+    """A swap whose first segment is deleted is finished: it has the only copy. One that has not begun is not needed.
 
     What fits neither was left by a failure, and newer files have replaced those that it was made from. Put in their
     place it would undo them.

@@ -2,7 +2,7 @@
 
 A damaged range is everything from the first byte that is no intact batch to the next intact batch (or the end). `skip`
 rewrites the segment without those ranges and keeps the removed bytes beside it as `….log.corrupt-POSITION`. Offsets do
-not change: where records are gone there is a gap, which every consumer understands.
+not change: where records were deleted there is a gap, which every consumer understands.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Turn:
 
 
 class Channel:
-    """One of a session's. Whoever closes it calls `gone`."""
+    """One of a session's. Whoever closes it calls `end`."""
 
     __slots__ = (
         "acked", "active", "closed", "confirming", "consumers", "delivered", "fresh", "getters", "global_prefetch",
@@ -232,7 +232,7 @@ class Channel:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    def gone(self, *, politely: bool) -> None:
+    def end(self, *, politely: bool) -> None:
         """It is closed; what is in flight to its consumers is redelivered to others."""
         if self.closed:
             return

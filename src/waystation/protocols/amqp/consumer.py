@@ -209,7 +209,7 @@ class AmqpConsumer:
                 self.feed.close()
 
     def ended(self, error: WaystationError) -> None:
-        """The broker ended it: its queue is gone, and what it was sent counts no more, settled or not."""
+        """The broker ended it: its queue was deleted, and what it was sent counts no more, settled or not."""
         if not self.ceased:
             self.ceased = True
             self.freed(self.unacked)

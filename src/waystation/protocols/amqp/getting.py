@@ -140,7 +140,7 @@ def _give(
 
 def _getter(session: AmqpSession, channel: Channel, queue: str, no_ack: bool) -> Getter:
     known = channel.getters
-    if len(known) >= MANY_GETTERS and not len(known) & (len(known) - 1):  # now and then: queues may have gone
+    if len(known) >= MANY_GETTERS and not len(known) & (len(known) - 1):  # now and then: queues may have been deleted
         channel.getters = {key: getter for key, getter in known.items() if not getter.feed.closed}
     try:
         feed = session.access.getter(session.names.full(queue), session.name, MAX_HORIZON_MS, no_ack, silent=True)

@@ -520,7 +520,7 @@ class AmqpSession:
         if isinstance(method, commands.Channel.Close):
             self.engine.closed(state)
             if channel is not None:
-                channel.gone(politely=True)
+                channel.end(politely=True)
                 self.channels.pop(state.number, None)
             self.answer(state.number, commands.Channel.CloseOk())
             return
@@ -711,7 +711,7 @@ class AmqpSession:
         return of_error(error, self.access.told(error))
 
     def consumer_ended(self, consumer: AmqpConsumer) -> None:
-        """Its queue is gone: the client is told, if it can be. Who deletes a queue on the channel that consumes it
+        """Its queue was deleted: the client is told, if it can be. Who deletes a queue on the channel that consumes it
         is answered first, as with RabbitMQ: some clients take a cancel for the failure of what they wait for."""
         channel = consumer.channel
         channel.consumers.pop(consumer.tag, None)
@@ -742,7 +742,7 @@ class AmqpSession:
                 reason=error.reply_text,
             )
             self.engine.closing(channel.state)
-            channel.gone(politely=False)
+            channel.end(politely=False)
             self.channels.pop(channel.number, None)
             self.answer(channel.number, commands.Channel.Close(error.code, error.reply_text, class_id, method_id))
 
@@ -779,7 +779,7 @@ class AmqpSession:
         if self._task is not None and not self._writing:
             self._task.cancel()
         for channel in list(self.channels.values()):
-            channel.gone(politely=politely)
+            channel.end(politely=politely)
         self.channels.clear()
         self.room.end()
         self.node.connections.discard(self)

@@ -70,7 +70,7 @@ class HttpConnection(asyncio.Protocol):
         self._granted: asyncio.Future[None] | None = None  # room for the answer that is waited for
         self._making = False  # a long answer: what it shows may be nowhere else any more
         self._text = 0  # bytes of messages in an answer that is being sent
-        self._read: asyncio.Future[None] | None = None  # the client has read most of what it was sent, or is gone
+        self._read: asyncio.Future[None] | None = None  # the client has read most, or has disconnected
         self._received = 0
         self._unparsed = b""  # what has come and was not looked at; the socket is not read meanwhile
         self._parsing = False  # in line for a turn of the loop
@@ -234,7 +234,7 @@ class HttpConnection(asyncio.Protocol):
 
     async def room_for(self, route: AnyRoute) -> None:
         """Messages are not read before there is room for them. One who waits for messages cannot keep it so long."""
-        if not route.shows_messages or self.gone or (route.waits and self._unsent.room >= LARGEST_ANSWER):
+        if not route.shows_messages or self.disconnected or (route.waits and self._unsent.room >= LARGEST_ANSWER):
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._granted = granted
@@ -259,7 +259,7 @@ class HttpConnection(asyncio.Protocol):
     async def rest(self, size: int) -> None:
         """Others get their turn while a long answer is made, of which there are so many bytes; they count."""
         self._making = True
-        if not self.gone:
+        if not self.disconnected:
             self._unsent.hold(max(size, self._unsent.size))
         await self._listener.budgets.long_work.turn(self)
 
@@ -368,7 +368,7 @@ class HttpConnection(asyncio.Protocol):
                 self.write(chunk(part) if chunked else b"".join(part))
                 sent, part, size = sent + size, [], 0
                 await self._client_reads()
-                if self.gone:
+                if self.disconnected:
                     return
                 await self._listener.budgets.long_work.turn(self)
             part.append(piece)
@@ -378,13 +378,13 @@ class HttpConnection(asyncio.Protocol):
 
     async def _client_reads(self) -> None:
         """Waits while the socket is full."""
-        while self._writing_paused and not self.gone:
+        while self._writing_paused and not self.disconnected:
             self._read = asyncio.get_running_loop().create_future()
             try:
                 await self._read
             finally:
                 self._read = None
-        if not self.gone:
+        if not self.disconnected:
             self._unsent.hold(self._text)
 
     def _wake_writer(self) -> None:
@@ -394,7 +394,7 @@ class HttpConnection(asyncio.Protocol):
     def serving(self, route: AnyRoute) -> None:
         """The dispatcher has found what the request is for."""
         self._route = route
-        if route.waits and self.gone:
+        if route.waits and self.disconnected:
             raise Unavailable("the client has disconnected")
 
     @property
@@ -403,7 +403,7 @@ class HttpConnection(asyncio.Protocol):
         return self._route is not None and self._route.waits and not self._making
 
     def _hand_over(self, stream: Stream, request: Request) -> None:
-        if self.gone or self._closing:
+        if self.disconnected or self._closing:
             stream.session.end()
             self.close()
             return
@@ -500,12 +500,12 @@ class HttpConnection(asyncio.Protocol):
     # -- the wire, and the peer ----------------------------------------------------------------------------------------
 
     @property
-    def gone(self) -> bool:
+    def disconnected(self) -> bool:
         return self._transport is None or self._transport.is_closing()
 
     @property
     def writable(self) -> bool:
-        return not self._writing_paused and not self.gone and self._room()
+        return not self._writing_paused and not self.disconnected and self._room()
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -78,9 +78,9 @@ class Slot:
 class KafkaConnection(asyncio.BufferedProtocol):
     """Made by the listener for each client."""
 
-    def __init__(self, listener: KafkaListener, gone: Callable[[], None]) -> None:
+    def __init__(self, listener: KafkaListener, on_closed: Callable[[], None]) -> None:
         self._listener = listener
-        self._gone = gone
+        self._on_closed = on_closed
         self._engine = Engine(listener.broker.settings.integer("socket.request.max.bytes"))
         self._access = listener.anonymous
         self._login: KafkaLogin | None = None  # made when it is asked for
@@ -132,7 +132,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._listener.broker.connections.discard(self)
-        self._gone()
+        self._on_closed()
         self._requests.end()
         self.unsent.end()
         self._listener.budgets.letting_go.add(self._engine.let_go())
@@ -380,7 +380,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _balance(self) -> None:
         """Reads the socket only while there is something to be done with what comes. A little may come in any case:
-        a client that is gone is noticed by reading."""
+        a client that has disconnected is noticed by reading."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return

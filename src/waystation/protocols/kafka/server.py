@@ -42,9 +42,9 @@ class KafkaListener:
         namespace = self.entrance.namespace(ANONYMOUS)
         return self.broker.access(ANONYMOUS.inside(namespace), namespace, self.meter)
 
-    def connection(self, gone: Callable[[], None]) -> KafkaConnection:
-        """`gone` is called when the connection is over."""
-        return KafkaConnection(self, gone)
+    def connection(self, on_closed: Callable[[], None]) -> KafkaConnection:
+        """`on_closed` is called when the connection is over."""
+        return KafkaConnection(self, on_closed)
 
     def advertised(self, host: str, port: int, *, encrypted: bool) -> Listener:
         """The address that clients on a connection to (host, port) are told: the one that they have reached, unless the

@@ -52,8 +52,8 @@ def _sees(api: Management, connection: Connected) -> bool:
 
 async def _infos(api: Management) -> AsyncIterator[ConnectionInfo]:
     for count, connection in enumerate(api.node.connections, 1):
-        gone = api.node.connections.get(connection.name) is not connection
-        if connection.protocol == PROTOCOL_NAME and not gone and _sees(api, connection):
+        closed = api.node.connections.get(connection.name) is not connection
+        if connection.protocol == PROTOCOL_NAME and not closed and _sees(api, connection):
             yield connection.info()
         if not count % LOOKED_AT_ONCE:
             await asyncio.sleep(0)

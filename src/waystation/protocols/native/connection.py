@@ -101,7 +101,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         talk: Callable[[Out, Callable[[], None]], Talk],
         budgets: Budgets,
         clock: Clock,
-        gone: Callable[[], None],
+        on_closed: Callable[[], None],
         kind: str,
         entrance: Entrance,
     ) -> None:
@@ -109,7 +109,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._out = Out(self._flush)
         self._talk = talk(self._out, self._on_room)
         self._clock = clock
-        self._gone = gone
+        self._on_closed = on_closed
         self._kind = kind
         self._transport: asyncio.Transport | None = None
         self._requests = budgets.requests.share(self, lambda: self._talk.intake.unread)
@@ -144,7 +144,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._unsent.end()
         self._budgets.letting_go.add(self._talk.intake.let_go())
         self._talk.close()
-        self._gone()
+        self._on_closed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         most = READ_BYTES

@@ -33,15 +33,15 @@ class NativeListener:
         """What makes a connection that came in there, by the byte that such a client sends first."""
         return {MAGIC[0]: partial(self._frames, entrance), ord("{"): partial(self._json_lines, entrance)}
 
-    def _frames(self, entrance: Entrance, gone: Callable[[], None]) -> NativeConnection:
-        """A connection that speaks msgpack frames; `gone` is called when it is over."""
+    def _frames(self, entrance: Entrance, on_closed: Callable[[], None]) -> NativeConnection:
+        """A connection that speaks msgpack frames; `on_closed` is called when it is over."""
         from waystation.protocols.native.binary import BinaryTalk
         from waystation.protocols.native.connection import NativeConnection
 
         talk = partial(BinaryTalk, self._broker, self._name("native"), self._budgets.long_work)
-        return NativeConnection(talk, self._budgets, self._broker.world.clock, gone, "native", entrance)
+        return NativeConnection(talk, self._budgets, self._broker.world.clock, on_closed, "native", entrance)
 
-    def _json_lines(self, entrance: Entrance, gone: Callable[[], None]) -> NativeConnection:
+    def _json_lines(self, entrance: Entrance, on_closed: Callable[[], None]) -> NativeConnection:
         """A connection that speaks JSON lines."""
         from waystation.protocols.native.connection import NativeConnection
         from waystation.protocols.native.lines import LinesTalk
@@ -50,7 +50,7 @@ class NativeListener:
         if self._subscriptions is None:
             self._subscriptions = PlainSubscriptions()
         talk = partial(LinesTalk, self._broker, self._name("json"), self._subscriptions)
-        return NativeConnection(talk, self._budgets, self._broker.world.clock, gone, "json", entrance)
+        return NativeConnection(talk, self._budgets, self._broker.world.clock, on_closed, "json", entrance)
 
     def session(self, send: Send) -> NativeSession:
         """A session of a client in this very process."""

@@ -6,7 +6,7 @@ JSON lines and the client in the broker's own process all use it. All calls are 
 Invariants: every request with an id is answered once, with an Answer or a Failure. An answer to a change is sent when
 the change is durable. Whatever a client asks, the worst that it gets is a Failure. While `busy`, nothing more should be
 handed in; while paused, consumers are sent no more than what is under way. After `close` nothing is sent, nothing is in
-flight, and what was asked for alone (exclusive queues, open transactions, inboxes) is gone.
+flight, and what was asked for alone (exclusive queues, open transactions, inboxes) is removed.
 """
 
 from __future__ import annotations
@@ -502,7 +502,7 @@ class NativeSession:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """The client is gone. What was in flight to it is for others, at once."""
+        """The client has disconnected. What was in flight to it is for others, at once."""
         if self.closed:
             return
         self.closed = True

@@ -174,7 +174,8 @@ class SharePartition:
         return False  # found again in the same way after a crash
 
     def log_begins_at(self, offset: int) -> bool:
-        """What was below is gone from the topic's log, in flight or not. Says whether there is something to write."""
+        """What was below is deleted from the topic's log, in flight or not. Says whether there is something to
+        write."""
         if offset <= self.start:
             return False
         if offset < self.end:

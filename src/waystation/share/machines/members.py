@@ -171,10 +171,10 @@ class ShareGroup:
 
     def tick(self, now_ms: int) -> list[str]:
         """Removes members that were silent for too long, and says who they were."""
-        gone = [member_id for member_id in self._timers.due(now_ms) if member_id in self.members]
-        for member_id in gone:
+        silent = [member_id for member_id in self._timers.due(now_ms) if member_id in self.members]
+        for member_id in silent:
             self.leave(member_id, now_ms)
-        return gone
+        return silent
 
     def topics_changed(self, topics: TopicView, now_ms: int) -> bool:
         """Whether it concerns this group; then the next heartbeats tell the members."""

@@ -48,23 +48,23 @@ def patiently(
             raise advised(error) from None
         except away as error:
             forget()
-            gone = time.monotonic() - began
+            elapsed_s = time.monotonic() - began
             trouble = f"the broker at {name} {_trouble(error)}"
-            if gone >= retry_s:
+            if elapsed_s >= retry_s:
                 raise ConnectionLost(
                     f"{trouble}, and {retry_s:.0f} s of trying are over; start it, or check the option servers (the"
                     " option retryTimeout says how long to try)"
                 ) from None
-            if gone >= quiet_s and gone - said >= SAY_AGAIN_S:
-                said = gone
+            if elapsed_s >= quiet_s and elapsed_s - said >= SAY_AGAIN_S:
+                said = elapsed_s
                 log.warning(
                     "broker.away",
                     "{trouble}; trying again for {left_s:.0f} s",
                     server=name,
                     trouble=trouble,
-                    left_s=retry_s - gone,
+                    left_s=retry_s - elapsed_s,
                 )
-            time.sleep(min(pause, max(0.0, retry_s - gone)))
+            time.sleep(min(pause, max(0.0, retry_s - elapsed_s)))
             pause = min(pause * 2, LONGEST_PAUSE_S)
             continue
         if said >= 0:

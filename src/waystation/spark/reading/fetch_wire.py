@@ -29,7 +29,7 @@ VERSIONS = {
 
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC = 3
-TOPIC_GONE = frozenset({UNKNOWN_TOPIC, 100, 103})  # no such topic or partition, no such id, another id
+TOPIC_DELETED = frozenset({UNKNOWN_TOPIC, 100, 103})  # no such topic or partition, no such id, another id
 NOT_ALLOWED = frozenset({29, 30, 31})  # the topic, the group, the cluster
 UNTOLD = -(1 << 31)
 WRITE = 1 << 4

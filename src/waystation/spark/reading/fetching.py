@@ -35,7 +35,7 @@ from waystation.spark.reading.fetch_wire import (
     OFFSET_OUT_OF_RANGE,
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
-    TOPIC_GONE,
+    TOPIC_DELETED,
     VERSIONS,
     WRITE,
     Address,
@@ -236,7 +236,7 @@ class Cluster:
         for address, partitions in self._by_leader(wanted).items():
             body = write_list_offsets({one: wanted[one] for one in partitions}, committed)
             for partition, (error, offset) in read_offsets(self._ask(address, LIST_OFFSETS, body)).items():
-                if error in TOPIC_GONE:
+                if error in TOPIC_DELETED:
                     continue
                 _check(error, partition)
                 found[partition] = offset
@@ -257,7 +257,7 @@ class Cluster:
         for address in groups:
             found.update(read_fetch(self._connection(address).receive()))
         for partition, answer in found.items():
-            if answer.error and answer.error not in TOPIC_GONE and answer.error != OFFSET_OUT_OF_RANGE:
+            if answer.error and answer.error not in TOPIC_DELETED and answer.error != OFFSET_OUT_OF_RANGE:
                 _check(answer.error, partition)
         return found
 
@@ -384,7 +384,9 @@ class Ahead:
         if self._connection is not None:
             try:
                 found = read_fetch(self._connection.receive())
-                if all(not a.error or a.error in TOPIC_GONE or a.error == OFFSET_OUT_OF_RANGE for a in found.values()):
+                if all(
+                    not a.error or a.error in TOPIC_DELETED or a.error == OFFSET_OUT_OF_RANGE for a in found.values()
+                ):
                     return found
             except OSError:
                 pass
@@ -411,7 +413,7 @@ def _check(error: int, partition: Partition) -> None:
     if not error:
         return
     what = f"topic {partition[0]!r} partition {partition[1]}"
-    if error in TOPIC_GONE:
+    if error in TOPIC_DELETED:
         raise UnknownTopic(f"{what} does not exist")
     if error in MOVED:
         raise Moved(f"{what}: Kafka error {error}")

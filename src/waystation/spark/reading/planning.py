@@ -6,7 +6,7 @@ A stream's offset (`Position`) says more than how far the query is:
   "latest" would have moved by then. What the first batch's end carries counts, so nothing is lost. It also says where a
   partition that came later was begun.
 - `ids`: which topic it is. One that was deleted and re-created under its name is another topic.
-- `lost`: how many offsets were gone before they were read, where the user allows that.
+- `lost`: how many offsets were deleted before they were read, where the user allows that.
 
 Invariant: the same position is always the same text (keys are sorted), since Spark compares texts. Pure; for readers.
 """
@@ -51,7 +51,7 @@ class Position:
         return Position(dict(self.offsets), dict(self.initial), dict(self.ids), dict(self.lost))
 
     def drop(self, topic: str) -> None:
-        """Forgets a topic that is gone."""
+        """Forgets a topic that was deleted."""
         for offsets in (self.offsets, self.initial, self.lost):
             for partition in [one for one in offsets if one[0] == topic]:
                 del offsets[partition]

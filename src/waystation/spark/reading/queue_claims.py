@@ -4,7 +4,7 @@ It lives in the long-lived Python process that serves a streaming query's offset
 within seconds, by whoever asks next or by the thread that looks after it, and the batch that is being worked on is
 claimed again; so the queue is without its reader for a moment only.
 
-Invariant: what `ack` was given and returned for is durably gone. All else can be asked twice.
+Invariant: what `ack` was given and returned for is durably deleted. All else can be asked twice.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class QueueClaims:
         return found
 
     def ack(self, runs: Sequence[Run]) -> int:
-        """These are done: durably gone when this returns. Says how many were still there."""
+        """These are done: durably deleted when this returns. Says how many were still there."""
 
         def end(link: NativeLink) -> int:
             count = 0

@@ -367,7 +367,7 @@ def read_rows(options: QueueOptions, runs: Sequence[Run]) -> Iterator[list[Deliv
 
 
 def lose(options: QueueOptions, missing: Sequence[Run]) -> None:
-    """Messages of a batch are gone before it was done."""
+    """Messages of a batch were deleted before it was done."""
     count = sum(count for _, count in missing)
     first, last = missing[0][0], sum(missing[-1]) - 1
     what = (

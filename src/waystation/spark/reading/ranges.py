@@ -2,7 +2,7 @@
 
 The next piece is asked for before the last one is decoded, so broker and reader work at the same time. A range is read
 to its end whatever is in it: offsets that compaction or an aborted transaction left empty bring no rows; offsets that
-are gone (retention, a deleted topic) are an error or a gap with a line in the log, as the user said.
+are deleted (retention, a deleted topic) are an error or a gap with a line in the log, as the user said.
 
 Runs in Spark's Python workers, and wherever else rows are needed.
 """
@@ -22,7 +22,7 @@ from waystation.observe.events import event_logger
 from waystation.spark.options import SourceOptions
 from waystation.spark.reading.columns import Columns
 from waystation.spark.reading.decoding import DecompressedBatches, Fields, decode, open_batches
-from waystation.spark.reading.fetch_wire import OFFSET_OUT_OF_RANGE, TOPIC_GONE, Fetch, FetchedPartition
+from waystation.spark.reading.fetch_wire import OFFSET_OUT_OF_RANGE, TOPIC_DELETED, Fetch, FetchedPartition
 from waystation.spark.reading.fetching import Cluster
 from waystation.spark.reading.filters import PushedFilters
 from waystation.spark.reading.planning import Range
@@ -48,7 +48,7 @@ class Task:
     wanted: PushedFilters = field(default_factory=PushedFilters)
 
 
-def gone(one: Range, oldest: int | None) -> str:
+def expired_text(one: Range, oldest: int | None) -> str:
     """The sentence about offsets that are not there any more."""
     where = f"topic {one.topic!r} partition {one.partition}"
     if oldest is None:
@@ -99,7 +99,7 @@ def _fetch(task: Task, one: Range, position: int) -> Fetch:
 
 def _pass_over(task: Task, rest: Range, answer: FetchedPartition) -> int:
     """Where to go on if the answer has no rows; at the same place if they may still come."""
-    if answer.error in TOPIC_GONE:
+    if answer.error in TOPIC_DELETED:
         return _lose(task, rest, None, rest.end)
     if answer.error == OFFSET_OUT_OF_RANGE:
         if answer.start_offset > rest.start:
@@ -113,7 +113,7 @@ def _pass_over(task: Task, rest: Range, answer: FetchedPartition) -> int:
 
 def _lose(task: Task, rest: Range, oldest: int | None, following: int) -> int:
     if task.options.fail_on_data_loss:
-        raise Expired(gone(rest, oldest))
+        raise Expired(expired_text(rest, oldest))
     log.warning(
         "offsets.lost",
         "topic {topic!r} partition {partition}: {count} offsets ({first} to {last}) were deleted before they were read;"

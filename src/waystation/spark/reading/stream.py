@@ -1,4 +1,4 @@
-"""Topics as a stream: how far there is to read, what is new, what is gone.
+"""Topics as a stream: how far there is to read, what is new, what is deleted.
 
 One object of this lives in Spark's driver-side Python process for as long as the query runs; copies of it read ranges
 in the workers. `latestOffset` is asked all the time: where nothing is new, it waits at the broker until something is
@@ -34,7 +34,7 @@ from waystation.spark.reading.finding import (
 )
 from waystation.spark.reading.limits import Minimum, within_bytes
 from waystation.spark.reading.planning import Offsets, Position, Range, nested, ranges_between, share, split
-from waystation.spark.reading.ranges import Task, gone
+from waystation.spark.reading.ranges import Task, expired_text
 from waystation.spark.reading.source_metrics import TopicMetrics
 from waystation.spark.spark_versions import (
     ReadAllAvailable,
@@ -171,7 +171,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._topics
 
     def _known(self, cluster: Cluster, begin: Position) -> Position:
-        """The position with what is new and without what is gone; new partitions are read from their beginning."""
+        """The position with what is new and without what is deleted; new partitions are read from their beginning."""
         position = begin.copy()
         topics = self._look(cluster)
         for name, known in begin.ids.items():
@@ -238,7 +238,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if oldest <= at:
                 continue
             if self._options.fail_on_data_loss:
-                raise Expired(gone(Range(*one, at, max(oldest, ends[one])), oldest))
+                raise Expired(expired_text(Range(*one, at, max(oldest, ends[one])), oldest))
             position.lost[one] = position.lost.get(one, 0) + oldest - at
             position.offsets[one] = oldest
             log.warning(

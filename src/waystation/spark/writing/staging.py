@@ -94,7 +94,7 @@ class Staging:
             try:
                 self._tx.abort()
             except _LOST:
-                pass  # gone with its connection
+                pass  # ended with its connection
 
     def _send(self, act: _Act) -> None:
         self._kept += act.size

@@ -69,8 +69,8 @@ class DelegationAccess(Family):
                 "DELEGATION_TOKEN_AUTH_DISABLED", "delegation tokens are off: set delegation.token.secret.key"
             )
         who = self._principal
-        gone = who.name in self._broker.users.leaving  # a token would outlive it
-        if who.kind != "User" or who.name == ANONYMOUS.name or who.credential or who.role != FULL or gone:
+        leaving = who.name in self._broker.users.leaving  # a token would outlive it
+        if who.kind != "User" or who.name == ANONYMOUS.name or who.credential or who.role != FULL or leaving:
             raise TokenRefused(
                 "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED",
                 "delegation tokens are for those who have logged in, and not by a delegation token or an API key",

@@ -149,7 +149,7 @@ class ReadingAccess(Family):
         return answers
 
     async def await_records(self, positions: Sequence[Position], wait_ms: int, *, committed: bool) -> bool:
-        """Whether there is something to read at one of these, or one of them is gone."""
+        """Whether there is something to read at one of these, or one of them is deleted."""
         return await batch_reading.grown(self._places(positions), wait_ms, committed=committed)
 
     def _places(self, positions: Sequence[Position]) -> Sequence[batch_reading.Position]:

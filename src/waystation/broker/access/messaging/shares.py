@@ -84,7 +84,7 @@ class ShareAccess(Family):
         self._broker.shared.sessions.change(session, added, removed)
 
     def end_session(self, session: ShareSession) -> None:
-        """What the member has in flight is delivered to others, at once. Nobody is asked: it may be gone."""
+        """What the member has in flight is delivered to others, at once. Nobody is asked: it may have disconnected."""
         keys = tuple(session.partitions)
         if self._broker.shared.end_session(session) and session.key[0] not in self._broker.shared:
             self._broker.share_coordinators.release_later(*session.key, keys)

@@ -33,7 +33,7 @@ async def redrive(dispatcher: RequestDispatcher, call: Call[RedriveQuery, Redriv
         )
 
     def progress(answer: RedriveAnswer) -> None:
-        if call.peer.gone:  # between two transactions: nothing is left half-way
+        if call.peer.disconnected:  # between two transactions: nothing is left half-way
             raise TimedOut("the client that asked for this has disconnected")
 
     answer = await dispatcher.access.redrive(call.path["queue"], **wanted, progress=progress)

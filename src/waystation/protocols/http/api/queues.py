@@ -150,7 +150,7 @@ async def peek(dispatcher: RequestDispatcher, call: Call[PeekQuery, Nothing]) ->
         after, size = found[-1].delivered.tag, size + step
         if step > FREE_BYTES:
             await call.peer.rest(size)
-            if call.peer.gone:
+            if call.peer.disconnected:
                 break
     return {"messages": shown}
 

@@ -55,7 +55,7 @@ class Takers:
         finally:
             source.users -= 1
         runs = runs_of(delivered.tag for delivered in taken)
-        if taken and peer.gone:
+        if taken and peer.disconnected:
             getter.settle(Verdict.RELEASE, runs)
             return []
         if taken and auto_ack:

@@ -95,8 +95,8 @@ class Engine:
 
     def let_go(self) -> Iterable[mmap.mmap]:
         """The connection is over; what is to be given back a part at a time."""
-        gone, self._body = self._body, Body(0)
-        return gone.large
+        former, self._body = self._body, Body(0)
+        return former.large
 
     def receive(self, data: bytes) -> list[Event]:
         """What these bytes complete, in order."""

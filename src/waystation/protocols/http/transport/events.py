@@ -85,4 +85,4 @@ class EventStream:
                 self._said_s = now_s
                 self._wire.write(b": still here\n\n")
         elif now_s - self._read_s > MAX_STUCK_S:
-            self._wire.abort()  # it has stopped reading, or is gone without a word
+            self._wire.abort()  # it has stopped reading, or has disconnected without a word

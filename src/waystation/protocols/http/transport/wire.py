@@ -46,7 +46,7 @@ class Takeover(Protocol):
         """The client can take more."""
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """The connection is closed."""
 
     def shut(self) -> None:
         """The broker stops."""

@@ -90,8 +90,8 @@ class NativeConsumer:
         return [messages] if size <= PIECE_BYTES else pieces(messages)
 
     def end(self, *, politely: bool = False) -> None:
-        """It goes; what is in flight to it is redelivered to others. `politely`: the client said so, and was not just
-        gone."""
+        """It goes; what is in flight to it is redelivered to others. `politely`: the client said so, and did not just
+        disconnect."""
         self.ceased = True
         self.pending = []
         if self.feed is None:

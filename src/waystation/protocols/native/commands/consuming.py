@@ -248,7 +248,7 @@ def _getter(session: NativeSession, command: Get) -> NativeConsumer:
 
 
 def _forget(session: NativeSession, consumer: NativeConsumer) -> None:
-    """A getter whose queue is gone."""
+    """A getter whose queue was deleted."""
     if not getattr(consumer.feed, "closed", False):
         return
     session.consumers.pop(consumer.number, None)

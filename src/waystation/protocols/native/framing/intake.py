@@ -73,9 +73,9 @@ class Intake:
 
     def let_go(self) -> Iterable[mmap.mmap]:
         """The connection is over; what is to be given back a part at a time."""
-        gone, self._buffer = self._buffer, bytearray(FIRST_BUFFER)
+        former, self._buffer = self._buffer, bytearray(FIRST_BUFFER)
         self._start = self._end = 0
-        return (gone,) if isinstance(gone, mmap.mmap) else ()
+        return (former,) if isinstance(former, mmap.mmap) else ()
 
     @property
     def unread(self) -> int:

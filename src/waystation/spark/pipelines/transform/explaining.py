@@ -48,7 +48,7 @@ def explain(error: BaseException, tables: Iterable[str] = ()) -> str:
 
 
 def is_lasting(error: BaseException) -> bool:
-    """Whether it would happen again, however often it is tried: what is wrong is the pipeline, or is gone."""
+    """Whether it would happen again, however often it is tried: what is wrong is the pipeline, or was deleted."""
     text = _BEHIND.split(str(error))[0]
     return type(error).__name__ in _SPARK_MISTAKES or _LASTING.search(text) is not None
 
