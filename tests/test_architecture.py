@@ -111,7 +111,7 @@ def publishes_past_access(source: str) -> Iterator[tuple[int, str]]:
                     yield node.lineno, f"{part}.{verb}"
             case ast.ImportFrom(names=names):
                 for name in names:
-                    if name.name in ("append_batches", "Distributing", "Transacting"):
+                    if name.name in ("append_batches", "Distributor", "Transacting"):
                         yield node.lineno, f"imports {name.name}"
 
 
@@ -122,7 +122,7 @@ def publishes_past_access(source: str) -> Iterator[tuple[int, str]]:
         "queues.put_durable(queue, messages)",
         "await self._broker.messages.publish(topic, messages)",
         "send = broker.publishing.append",
-        "await desk.broker.routing.publish(exchange, key, messages)",
+        "await dispatcher.broker.routing.publish(exchange, key, messages)",
         "tx = await broker.transacting.begin(name)",
         "from waystation.topics.batch_publishing import append_batches",
     ],

@@ -27,7 +27,7 @@ from tests.simulation.checker_rules import (
 from waystation.cluster.decisions import following, in_sync, starting
 from waystation.cluster.decisions.promises import FetchDecision, FetchVerdict, Joiner, LeaderState
 from waystation.cluster.decisions.replica_fetch import EpochHistory, ReplicaFetch
-from waystation.cluster.decisions.starting import Beginning, FolderIdentity
+from waystation.cluster.decisions.starting import FolderIdentity, StartWrites
 from waystation.cluster.decisions.state import DiskState, PartitionState, changed, disk_key
 from waystation.cluster.decisions.writes import Identity, StoreEntry, Write
 
@@ -201,7 +201,7 @@ class StaleReadAtStart(Mistaken):
 # -- disks ------------------------------------------------------------------------------------------------------------
 
 
-def as_promised(s: State, n: int, new_id: str) -> Beginning:
+def as_promised(s: State, n: int, new_id: str) -> StartWrites:
     """A start that takes the folder for the promised one."""
     disk, folder = s.disks[n], s.nodes[n].folder
     if disk is None:
@@ -214,7 +214,7 @@ class BadDiskStays(Mistaken):
     def trusted(self, s: State, n: int) -> bool:
         return True
 
-    def begin(self, s: State, n: int, new_id: str) -> Beginning:
+    def begin(self, s: State, n: int, new_id: str) -> StartWrites:
         return as_promised(s, n, new_id)
 
 
@@ -222,7 +222,7 @@ class DiskKeyUnderLease(Mistaken):
     def trusted(self, s: State, n: int) -> bool:
         return not s.keys[n] or super().trusted(s, n)
 
-    def begin(self, s: State, n: int, new_id: str) -> Beginning:
+    def begin(self, s: State, n: int, new_id: str) -> StartWrites:
         return super().begin(s, n, new_id) if s.keys[n] else as_promised(s, n, new_id)
 
 
@@ -240,13 +240,13 @@ class LeaveThenAnnounce(Mistaken):
     def left(self, after: State, n: int) -> State:
         return after._replace(nodes=put(after.nodes, n, after.nodes[n]._replace(view=after.part)))
 
-    def begin(self, s: State, n: int, new_id: str) -> Beginning:
+    def begin(self, s: State, n: int, new_id: str) -> StartWrites:
         beginning = super().begin(s, n, new_id)
         ((key, state),) = beginning.write.changes.items()
         if not isinstance(state, DiskState):
             raise TypeError(state)
         settled = DiskState(state.folder, state.incarnation)
-        return Beginning(beginning.folder, Write({key: settled}, beginning.write.expected))
+        return StartWrites(beginning.folder, Write({key: settled}, beginning.write.expected))
 
 
 class LeaveByOldView(Mistaken):

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from waystation.cluster.decisions import elections, following, in_sync, starting
 from waystation.cluster.decisions.promises import FollowerProgress, Joiner, LeaderState
 from waystation.cluster.decisions.replica_fetch import EpochHistory, FetchAnswer, ReplicaFetch
-from waystation.cluster.decisions.starting import Beginning, FolderIdentity
+from waystation.cluster.decisions.starting import FolderIdentity, StartWrites
 from waystation.cluster.decisions.state import DiskState, NodeState, PartitionState, node_key
 from waystation.cluster.decisions.writes import Identity, StoreEntry, Write
 
@@ -155,7 +155,7 @@ class Rules:
     def trusted(self, s: State, n: int) -> bool:
         return starting.trusted(s.nodes[n].folder, s.disks[n])
 
-    def begin(self, s: State, n: int, new_id: str) -> Beginning:
+    def begin(self, s: State, n: int, new_id: str) -> StartWrites:
         return starting.begin(s.nodes[n].folder, s.disks[n], new_id)
 
     def reads_at_start(self, s: State) -> StoreEntry[PartitionState]:

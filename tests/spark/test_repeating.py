@@ -13,7 +13,7 @@ from waystation.observe.pipeline_state import Phase, PipelineState, SinkState
 from waystation.spark.pipelines.file.cron import parse
 from waystation.spark.pipelines.file.declared import RestartPolicy
 from waystation.spark.pipelines.file.problems import FileProblem, PipelineFailed, PipelineInvalid
-from waystation.spark.pipelines.repeating import Repeating, Watch
+from waystation.spark.pipelines.repeating import RunLoop, Watch
 from waystation.spark.pipelines.transform.explaining import is_lasting
 
 pytestmark = pytest.mark.quick
@@ -38,7 +38,7 @@ class Play:
         self.notes: list[str] = []
         self.last: float | None = None
         self.stop_at = stop_at
-        self.repeating = Repeating(
+        self.repeating = RunLoop(
             self.attempt, self.update, self.notes.append, self.stopping, policy, Watch(lambda: self.now, self.sleep)
         )
 

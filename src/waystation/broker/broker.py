@@ -61,7 +61,7 @@ from waystation.subscriptions.inboxes import Inboxes
 from waystation.subscriptions.live import LiveFeeds
 from waystation.subscriptions.streams import Streams
 from waystation.subscriptions.subscriptions import Subscriptions
-from waystation.subscriptions.tailing import Tailing
+from waystation.subscriptions.tailing import TailReaders
 from waystation.topics.housekeeping import Housekeeping
 from waystation.topics.markers import Markers
 from waystation.topics.messages import Messages
@@ -218,7 +218,7 @@ class Broker:
         self.open_consumers = OpenConsumers(self.permissions)
         self.resource_alarms: ResourceAlarms = ResourceAlarms(self)
         self.readers = Readers(self.world.offload)
-        self.tailing = Tailing(self.topics, self.readers, world.clock, tracing)
+        self.tailing = TailReaders(self.topics, self.readers, world.clock, tracing)
         self.pipelines_seen = PipelinesSeen(self)
         self.sampling = Sampling(self)
         self.lags = Lags(self)

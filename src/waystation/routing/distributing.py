@@ -85,7 +85,7 @@ class _Line:
         self.length = 0
 
 
-class Distributing:
+class Distributor:
     """One per broker."""
 
     def __init__(self, resolver: Resolver, queues: Queues, messages: Messages, kept: AwaitDurable) -> None:

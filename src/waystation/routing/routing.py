@@ -27,7 +27,7 @@ from waystation.errors import Conflict, Full, NotAllowed, NotFound, NotLeader, R
 from waystation.message import Message
 from waystation.observe.events import event_logger
 from waystation.protocol import PublishAnswer, RoutingInfo
-from waystation.routing.distributing import AwaitDurable, Distributing, Messages, Queues, Routed
+from waystation.routing.distributing import AwaitDurable, Distributor, Messages, Queues, Routed
 from waystation.routing.exchanges.binding import (
     EXCHANGE,
     QUEUE,
@@ -92,7 +92,7 @@ class Routing:
         self._fixed = set(PREDECLARED)
         self._table = RoutingTable(queues.__contains__, self._topic_of)
         self._resolver = Resolver(self._table)
-        self._distributing = Distributing(self._resolver, queues, messages, kept)
+        self._distributing = Distributor(self._resolver, queues, messages, kept)
         self._revisions: dict[str, int] = {}  # of the exchanges that are in the catalog
         self._changes = ChangeQueue()
         self._departed: list[tuple[Binding, Receipt | None]] = []
@@ -504,7 +504,7 @@ class Routing:
         return await self._distributing.publish(exchange, routing_key, messages, mandatory=mandatory)
 
     def put(self, exchange: str, routing_key: str, messages: Sequence[Message], *, mandatory: bool = False) -> Routed:
-        """The same without the wait: see `Distributing.put`."""
+        """The same without the wait: see `Distributor.put`."""
         return self._distributing.put(exchange, routing_key, messages, mandatory=mandatory)
 
     # -- looking ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ frees nothing but the reader's own credit, and whoever wants to go on where it s
 Partitions that are added later are read from their beginning. When retention is faster than the reader, it goes on
 where the log now begins. When the topic is deleted, the reader is told and ended.
 
-On the loop's thread only. Protocols come here by `Tailing.open`, and know the reader as a `Feed`.
+On the loop's thread only. Protocols come here by `TailReaders.open`, and know the reader as a `Feed`.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def _last_batch(partition: Partition, end: int) -> int:
 
 
 class TailFeed(StatelessLogFeed["_TailPlace"]):
-    """One reader (`queues.feed.Feed`). Made by `Tailing.open`."""
+    """One reader (`queues.feed.Feed`). Made by `TailReaders.open`."""
 
     def __init__(
-        self, hub: Tailing, topics: Topics, topic: Topic, filter: Filter | None, deliver: Deliver, on_end: OnEnd
+        self, hub: TailReaders, topics: Topics, topic: Topic, filter: Filter | None, deliver: Deliver, on_end: OnEnd
     ) -> None:
         super().__init__(topics, hub.now_ms, filter)
         self.topic = topic
@@ -176,7 +176,7 @@ class _TailPlace(ReadPosition):
             self._feed.woken(self)
 
 
-class Tailing:
+class TailReaders:
     """All such readers of a broker, told of topics that grow and go. One per broker."""
 
     def __init__(self, topics: Topics, readers: Readers, clock: Clock, tracing: Tracing | None = None) -> None:

@@ -26,7 +26,7 @@ from waystation.transactions.records import (
 )
 
 
-class Replayed(msgspec.Struct):
+class ReplayedIds(msgspec.Struct):
     """What a state log says besides transactions."""
 
     ids_end: int = 0
@@ -111,9 +111,9 @@ class Table:
             self._drop(entry)
         return dropped
 
-    def replay(self, log: StateLog) -> Replayed:
+    def replay(self, log: StateLog) -> ReplayedIds:
         """Reads a state log; the newest record of an id wins."""
-        found = Replayed()
+        found = ReplayedIds()
         for batch in log.replay():
             try:
                 for key, value in batch.records:
@@ -122,7 +122,7 @@ class Table:
                 raise Corrupt(f"__transaction_state-{log.partition} at offset {batch.base_offset}: {error}") from error
         return found
 
-    def _replay_record(self, found: Replayed, log: StateLog, key: bytes, value: bytes | None) -> None:
+    def _replay_record(self, found: ReplayedIds, log: StateLog, key: bytes, value: bytes | None) -> None:
         name = decode_decision_key(key)
         if name is not None:
             if value is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.cluster.decisions.moving import Move, PartitionId, moves
+from waystation.cluster.decisions.moving import PartitionId, ReplicaMove, moves
 from waystation.errors import Conflict, ElectionNotNeeded, Invalid, NoReassignment, NotFound, UnknownTopic
 from waystation.paging import Pace
 
@@ -86,7 +86,7 @@ async def reassign(broker: ManagedBroker, asked: Reassign) -> ReassignOut:
         return await _cancel(broker, asked)
     wanted = _meant(broker, asked.topics, asked.partition)
     if asked.replicas is not None:
-        found = [Move(topic.id, index, tuple(asked.replicas)) for topic, index in wanted]
+        found = [ReplicaMove(topic.id, index, tuple(asked.replicas)) for topic, index in wanted]
     else:
         found = await _planned(broker, asked, wanted)
     names = {topic.id: topic.name for topic, _ in wanted}
@@ -98,7 +98,7 @@ async def reassign(broker: ManagedBroker, asked: Reassign) -> ReassignOut:
     return ReassignOut(done)
 
 
-async def _planned(broker: ManagedBroker, asked: Reassign, wanted: list[tuple[Topic, int]]) -> list[Move]:
+async def _planned(broker: ManagedBroker, asked: Reassign, wanted: list[tuple[Topic, int]]) -> list[ReplicaMove]:
     pace = Pace(broker.world.clock)
     replicas: dict[PartitionId, tuple[int, ...]] = {}
     for topic in list(broker.topics):

@@ -20,7 +20,7 @@ from waystation.errors import InvalidReplicaAssignment
 PartitionId = tuple[UUID, int]
 
 
-class Move(msgspec.Struct, frozen=True):
+class ReplicaMove(msgspec.Struct, frozen=True):
     topic_id: UUID
     index: int
     replicas: tuple[int, ...]  # the preferred leader first
@@ -33,7 +33,7 @@ def moves(
     *,
     factor: int | None = None,
     leaving: Collection[int] = (),
-) -> list[Move]:
+) -> list[ReplicaMove]:
     """Of the wanted partitions, those that have to change.
 
     `replicas`: of all partitions, without those that are being removed. `racks`: of the nodes that can get replicas.
@@ -48,7 +48,7 @@ def moves(
     for one in wanted:
         target = mover.target(one, factor, leaving)
         if target != replicas[one]:
-            found.append(Move(*one, target))
+            found.append(ReplicaMove(*one, target))
     return found
 
 

@@ -40,7 +40,7 @@ class FolderIdentity(msgspec.Struct, frozen=True):
     incarnation: int = 0  # one more at each start of the node; 0: it has never been started
 
 
-class Beginning(msgspec.Struct, frozen=True):
+class StartWrites(msgspec.Struct, frozen=True):
     """First the folder is written and fsynced, then the store."""
 
     folder: FolderIdentity
@@ -73,7 +73,7 @@ def trusted(folder: FolderIdentity, disk: StoreEntry[DiskState] | None) -> bool:
 
 def begin(
     folder: FolderIdentity, disk: StoreEntry[DiskState] | None, new_id: str, *, restored: bool = False
-) -> Beginning:
+) -> StartWrites:
     """The folder's next incarnation. `new_id` is random, and used if the folder is not the promised one.
 
     `restored`: the operator says so, as nothing else would show a snapshot that was put back within one incarnation.
@@ -85,7 +85,7 @@ def begin(
     leaving = not same or (disk is not None and disk.state.leaving)
     key = disk_key(folder.node_id)
     state = DiskState(begun.id, incarnation, leaving)
-    return Beginning(begun, Write({key: state}, {key: ABSENT if disk is None else disk.revision}))
+    return StartWrites(begun, Write({key: state}, {key: ABSENT if disk is None else disk.revision}))
 
 
 def superseded(me: Identity, disk: StoreEntry[DiskState] | None) -> bool:

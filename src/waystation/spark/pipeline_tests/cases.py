@@ -25,7 +25,7 @@ TargetKind = Literal["step", "sink"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CaseRow:
     """A row as it is written, and where."""
 
     values: Mapping[str, Any]
@@ -34,12 +34,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Expectation:
+class ExpectedRows:
     """The rows that a step (or source) or a sink should have."""
 
     kind: TargetKind
     name: str
-    rows: tuple[Row, ...]
+    rows: tuple[CaseRow, ...]
     line: int
 
 
@@ -50,8 +50,8 @@ class Case:
     name: str
     file: FilePath
     line: int
-    given: Mapping[str, tuple[Row, ...]]
-    expected: tuple[Expectation, ...]
+    given: Mapping[str, tuple[CaseRow, ...]]
+    expected: tuple[ExpectedRows, ...]
     ordered: bool
 
 
@@ -113,7 +113,7 @@ class _Reader:
         line = self._toml.line(path)
         return Case(name, self._file, line, given, expected, bool(table.flag("ordered")))
 
-    def _given(self, path: Path, table: TableReader) -> Iterator[tuple[str, tuple[Row, ...]]]:
+    def _given(self, path: Path, table: TableReader) -> Iterator[tuple[str, tuple[CaseRow, ...]]]:
         values = table.value("given")
         if values is None:
             return
@@ -127,7 +127,7 @@ class _Reader:
             else:
                 yield name, self._rows(at, rows)
 
-    def _expected(self, path: Path, table: TableReader) -> Iterator[Expectation]:
+    def _expected(self, path: Path, table: TableReader) -> Iterator[ExpectedRows]:
         values = table.value("expect")
         if values is None:
             return
@@ -156,18 +156,18 @@ class _Reader:
             self._problem(at, _no_such(said or "step or sink", name, there))
         return None
 
-    def _expectation(self, kind: TargetKind, name: str, at: Path, rows: object) -> Expectation:
-        return Expectation(kind, name, self._rows(at, rows), self._toml.line(at))
+    def _expectation(self, kind: TargetKind, name: str, at: Path, rows: object) -> ExpectedRows:
+        return ExpectedRows(kind, name, self._rows(at, rows), self._toml.line(at))
 
-    def _rows(self, at: Path, rows: object) -> tuple[Row, ...]:
+    def _rows(self, at: Path, rows: object) -> tuple[CaseRow, ...]:
         if isinstance(rows, str):
             return self._rows_of_file(at, rows)
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             self._problem(at, "write a list of tables, [{ column = value }, …], or the name of a file of JSON lines")
             return ()
-        return tuple(Row(row, self._file, self._toml.line((*at, number))) for number, row in enumerate(rows))
+        return tuple(CaseRow(row, self._file, self._toml.line((*at, number))) for number, row in enumerate(rows))
 
-    def _rows_of_file(self, at: Path, name: str) -> tuple[Row, ...]:
+    def _rows_of_file(self, at: Path, name: str) -> tuple[CaseRow, ...]:
         """One JSON object on each line."""
         file = self._file.parent / name
         try:
@@ -180,7 +180,7 @@ class _Reader:
             if not line.strip():
                 continue
             try:
-                found.append(Row(msgspec.json.decode(line, type=dict[str, Any]), file, number))
+                found.append(CaseRow(msgspec.json.decode(line, type=dict[str, Any]), file, number))
             except msgspec.MsgspecError as error:
                 self._problem(at, f"{file}:{number} is not a JSON object ({error})")
                 break

@@ -14,7 +14,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from waystation.errors import Invalid
-from waystation.spark.pipeline_tests.cases import Case, Expectation, Row
+from waystation.spark.pipeline_tests.cases import Case, CaseRow, ExpectedRows
 from waystation.spark.pipeline_tests.comparing import Differences, compare
 from waystation.spark.pipeline_tests.values import as_struct, from_arrow, sent
 from waystation.spark.pipelines.file.declared import Pipeline, Source
@@ -34,7 +34,7 @@ MASTER = "local[1]"
 class RowInvalid(Exception):
     """A row of a test that does not fit its table."""
 
-    def __init__(self, row: Row, text: str) -> None:
+    def __init__(self, row: CaseRow, text: str) -> None:
         super().__init__(f"{row.file}:{row.line}: {text}")
 
 
@@ -42,7 +42,7 @@ class RowInvalid(Exception):
 class Comparison:
     """What a step or sink was expected to have, and what it had besides or instead. `rows` are the expected ones."""
 
-    expectation: Expectation
+    expectation: ExpectedRows
     rows: list[dict[str, Any]]
     differences: Differences
 
@@ -108,7 +108,7 @@ class _Bench:
         rows = [fitted for row in case.given.get(source.name, ()) for fitted in _fit(row, given_rows, schema, source)]
         return self._spark.createDataFrame([sent(row, schema) for row in rows], schema)
 
-    def _compare(self, expectation: Expectation, tables: Mapping[str, DataFrame], *, ordered: bool) -> Comparison:
+    def _compare(self, expectation: ExpectedRows, tables: Mapping[str, DataFrame], *, ordered: bool) -> Comparison:
         from pyspark.sql.types import StructType
 
         frame = self._frame(expectation, tables)
@@ -124,7 +124,7 @@ class _Bench:
         ]
         return Comparison(expectation, expected, compare(expected, found, ordered=ordered))
 
-    def _frame(self, expectation: Expectation, tables: Mapping[str, DataFrame]) -> DataFrame:
+    def _frame(self, expectation: ExpectedRows, tables: Mapping[str, DataFrame]) -> DataFrame:
         if expectation.kind == "step":
             return tables[expectation.name]
         sink = self._read.pipeline.sinks[expectation.name]
@@ -143,7 +143,7 @@ def columns_of(spark: SparkSession, pipeline: Pipeline, source: Source) -> Struc
     return open_source(spark, pipeline, source).schema
 
 
-def _fit(row: Row, make: Callable[..., Any], *arguments: Any) -> Any:
+def _fit(row: CaseRow, make: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return make(row.values, *arguments)
     except Invalid as error:

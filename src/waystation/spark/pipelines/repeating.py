@@ -41,7 +41,7 @@ class Watch:
 
 
 @dataclass(slots=True)
-class Repeating:
+class RunLoop:
     """One pipeline. `attempt` runs it once, from its checkpoint on."""
 
     attempt: Callable[[], Phase]

@@ -27,7 +27,7 @@ from waystation.spark.pipelines.file.reading import PipelineFile
 from waystation.spark.pipelines.graph import describe_sink, nodes
 from waystation.spark.pipelines.output.sinks import NOTHING, WrittenRows, query_name, start_query, write_sink
 from waystation.spark.pipelines.output.tables import need_package
-from waystation.spark.pipelines.repeating import Repeating
+from waystation.spark.pipelines.repeating import RunLoop
 from waystation.spark.pipelines.status.folder import CheckpointFolder
 from waystation.spark.pipelines.status.registry import connect_any
 from waystation.spark.pipelines.status.reporter import Reporter
@@ -174,7 +174,7 @@ def _await_broker(pipeline: Pipeline, ears: Ears, wait_s: float) -> bool:
 
 def _run_again_and_again(running: Running, *, once: bool) -> Phase:
     pipeline = running.pipeline
-    repeating = Repeating(lambda: _run(running), running.update, running.ears.note, running.stopping, pipeline.restart)
+    repeating = RunLoop(lambda: _run(running), running.update, running.ears.note, running.stopping, pipeline.restart)
     if pipeline.schedule is None or once:
         return repeating.run()
 

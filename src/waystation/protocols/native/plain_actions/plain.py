@@ -75,7 +75,7 @@ class Member:
         self.opened = False
 
 
-class Wanting:
+class PendingConsume:
     """A `consume` that is not answered yet."""
 
     __slots__ = ("count", "fill", "over", "timer")
@@ -95,7 +95,7 @@ class PlainConsumer:
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}  # by subscription
         self.waiting: deque[tuple[Member, Delivered]] = deque()  # delivered to us, not yet asked for
-        self.wanting: deque[Wanting] = deque()
+        self.wanting: deque[PendingConsume] = deque()
         self.in_flight: dict[str, tuple[Member, int]] = {}  # message id → to whom, under which tag
         self.done: dict[str, None] = {}  # ids that were acknowledged by being delivered
 
@@ -182,7 +182,7 @@ class PlainActions:
         for subscription in subscriptions:
             if subscription.id not in consumer.members:
                 self._open(subscription, lambda failure: None)
-        wanting = Wanting(count, fill)
+        wanting = PendingConsume(count, fill)
         consumer.wanting.append(wanting)
         wait_s = max(wait_ms, GRACE_MS) / 1000
         wanting.timer = asyncio.get_running_loop().call_later(wait_s, self._time_is_up, consumer, wanting)
@@ -316,7 +316,7 @@ class PlainActions:
                 if wanted:
                     self._session.handle(Credit(consumer=member.number, count=wanted))
 
-    def _time_is_up(self, consumer: PlainConsumer, wanting: Wanting) -> None:
+    def _time_is_up(self, consumer: PlainConsumer, wanting: PendingConsume) -> None:
         wanting.over = True
         self._serve(consumer)
 
