@@ -109,6 +109,26 @@ def test_a_follower_of_an_idle_partition_hears_how_far_it_is_acknowledged() -> N
     Told(story).run()
 
 
+def test_followers_of_a_leader_that_is_back_hear_how_far_it_is_acknowledged() -> None:
+    """Its sessions with them still have what they asked for before, which is to be answered, too."""
+
+    async def story(told: Told) -> None:
+        await told.publish(b"1")
+        first, second, third = sorted(told.nodes.values(), key=lambda node: node is not told.leader())
+        told.hand_over(second)
+        await told.until(lambda: told.replica(second).leads and not told.replica(first).leads, "another one leads")
+        await told.publish(b"2")
+        assert third.life is not None
+        told.loop.pause(third.life)  # it has not heard yet that this is acknowledged, and asks last
+        told.hand_over(first)
+        await told.until(lambda: told.replica(first).leads, "the first one leads again")
+        await asyncio.sleep(0.5)
+        told.loop.resume(third.life)
+        await told.until(told.equal, "all readers see all of it")
+
+    Told(story).run()
+
+
 def test_a_deposed_leader_syncs_what_nobody_waits_for_and_follows() -> None:
     async def story(told: Told) -> None:
         await told.publish(b"1")

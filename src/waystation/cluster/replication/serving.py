@@ -281,9 +281,9 @@ class FetchServer:
             if room <= 0 and given:
                 break
             del session.ready[key]
-            session.advanced_only.pop(key, None)
             answer = self._answer(session, position, room)
-            if answer is not None:
+            if answer is not None:  # else it is yet to be told how far it is acknowledged
+                session.advanced_only.pop(key, None)
                 position.given = True
                 room -= len(answer.records)
                 given.append(answer)
