@@ -212,6 +212,25 @@ def test_what_nobody_waits_for_is_seen_by_readers_all_the_same(tmp_path: Path) -
     run(main())
 
 
+def test_what_a_coordinator_notes_and_does_not_wait_for_is_copied_all_the_same(tmp_path: Path) -> None:
+    """As the end of a transaction. It waits in memory for a commit round, and nobody may ever join one: followers would
+    be taken for slow, and out of the in-sync set again and again."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.in_sync("__transaction_state", {1, 2, 3})
+            leader = await cluster.leader("__transaction_state")
+            partition, broker = cluster.partition(leader, "__transaction_state"), cluster.brokers[leader]
+            await until(lambda: partition.all_visible)
+            PartitionStateLog(partition, broker.commit, broker.world.clock).append([(b"key", b"value")])
+            end = partition.end_offset
+            for node in (1, 2, 3):
+                copy = cluster.partition(node, "__transaction_state")
+                await until(lambda copy=copy: copy.visible_offset == end, 5.0)  # type: ignore[misc]
+
+    run(main())
+
+
 @pytest.mark.parametrize("end", ["stopped", "killed"])
 def test_a_follower_whose_process_ends_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str

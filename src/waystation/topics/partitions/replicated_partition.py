@@ -18,9 +18,11 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from waystation.errors import FencedLeaderEpoch, NotLeader, StorageFailed, UnknownLeaderEpoch
+from waystation.log.batches.batch import Header
 from waystation.log.cleaning import truncation
 from waystation.log.commit import GroupCommit
-from waystation.log.log import Log
+from waystation.log.log import Appended, Log
+from waystation.topics.partitions.durability import SOON_S
 from waystation.topics.partitions.no_log import NoLog
 from waystation.topics.partitions.partition import Partition
 from waystation.topics.partitions.unfinished_batches import UnfinishedBatches
@@ -99,7 +101,7 @@ class ReplicatedPartition(Partition):
         self._log.begin_epoch(epoch)
         self._epoch = epoch
         self._led_from = self._log.end_offset
-        self.append = self._log.append
+        self.append = self._append_in_memory if self._log.tier else self._log.append
 
     def follow(self, epoch: int, leader: int = NOBODY) -> None:
         """Another broker leads, or nobody does. Whoever waits for what was appended here is told."""
@@ -231,6 +233,14 @@ class ReplicatedPartition(Partition):
             self.on_promise()
 
     # -- what the log tells -----------------------------------------------------------------------------------------
+
+    def _append_in_memory(self, batch: bytearray | memoryview, header: Header) -> Appended:
+        """To a log of an upper tier, which a commit round writes. Whoever appends may wait for none, as a coordinator
+        does that notes the end of a transaction: followers would lack the record for ever."""
+        appended = self._log.append(batch, header)
+        if self._syncing is None:
+            self._syncing = asyncio.get_running_loop().call_later(SOON_S, self._sync)
+        return appended
 
     def _appended(self) -> None:
         if self.on_append is not None:
