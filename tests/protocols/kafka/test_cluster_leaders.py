@@ -109,6 +109,23 @@ def test_a_follower_serves_consumers_that_know_of_followers(cluster: ClusterDesk
         assert told.error_code is ErrorCode.not_leader_or_follower
 
 
+@pytest.mark.parametrize("version", FETCHES)
+@pytest.mark.parametrize("leader", [2, NOBODY])
+def test_only_who_leads_says_that_an_offset_is_out_of_range(cluster: ClusterDesk, version: int, leader: int) -> None:
+    """A follower may lack what its leader has, as may a node whose disk was replaced while it was named as leader."""
+    topic_id = cluster.create_placed("a")
+    cluster.write("a", 0, 3)
+    assert fetch(cluster, version, topic_id, offset=4)[1].error_code is ErrorCode.offset_out_of_range
+    cluster.moved("a", 0, leader=leader, epoch=7)
+    answer, told = fetch(cluster, version, topic_id, epoch=7, offset=4)
+    assert told.error_code is ErrorCode.not_leader_or_follower
+    assert not told.records
+    if version >= 12:
+        assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (leader, 7)
+    if version >= 16:
+        assert endpoints(answer) == ([] if leader == NOBODY else [NODE_2])
+
+
 @pytest.mark.parametrize("version", [version for version in FETCHES if version >= 11])
 def test_a_consumer_is_sent_to_a_replica_in_its_rack(cluster: ClusterDesk, version: int) -> None:
     topic_id = cluster.create_placed("a")

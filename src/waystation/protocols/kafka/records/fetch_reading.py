@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waystation.broker.access.types import closest
-from waystation.errors import FencedLeaderEpoch, NotLeader, WaystationError
+from waystation.errors import FencedLeaderEpoch, NotLeader, OffsetOutOfRange, WaystationError
 from waystation.protocols.kafka.records.fetch_codec import FROM_FOLLOWERS, FetchPartition, FetchRequest, PartitionAnswer
 from waystation.protocols.kafka.requests.errors_map import refused
 from waystation.protocols.kafka.requests.nodes import NO_NODE, endpoint_with_id, leader_of
@@ -135,7 +135,11 @@ class Reading:
             first = portion if patient else sys.maxsize  # one batch is always given, however little is asked for
         else:
             first = left if self.size == begin else portion
-        data = partition.read_within(self._offset, portion, self._end, first)
+        try:
+            data = partition.read_within(self._offset, portion, self._end, first)
+        except OffsetOutOfRange:
+            partition.check_leads()  # a follower may lack what its leader has: consumers would jump to another offset
+            raise
         if not data:
             return data is None and (patient or first < left)
         whole, offset = partition.whole_of_read(data)
