@@ -593,7 +593,7 @@ MISTAKES: dict[str, Mistake] = {
             seconds=30,
             nodes=4,
         ),
-        Mistake(forget_to_fence_an_old_epoch_after_a_failover, LEADERS, ["publish", "process"], 5),
+        Mistake(forget_to_fence_an_old_epoch_after_a_failover, LEADERS, ["publish", "process"], 10),
         Mistake(forget_priorities_on_followers, LEADERS, ["queues"], 5),
         Mistake(forget_delays, ["pause"], ["queues"], 5),
     )
