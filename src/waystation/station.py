@@ -17,6 +17,7 @@ import msgspec
 from waystation.client.links.address import Address
 from waystation.config import BrokerSettings
 from waystation.errors import Invalid, Unavailable
+from waystation.observe.events import event_logger
 from waystation.security.entrance import Entrance, ListenerTerms
 from waystation.security.tls_files import NO_OWN, OwnFiles, files_of
 from waystation.world.memory_disk import MEMORY
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from waystation.security.tls_files import TlsFiles
     from waystation.world import World
     from waystation.world.listener import Encryption
+
+logger = event_logger("waystation.tls")
 
 KAFKA_PORT = 9092
 AMQP_PORT = 5672
@@ -203,15 +206,21 @@ class Station:
         return await self._reload(list(self._certificates.values()))
 
     async def _reload(self, some: Iterable[Tls]) -> bool:
-        if self._broker is None:
+        broker = self._broker
+        return broker is not None and all([await self._renew(tls.reload, broker) for tls in some])
+
+    async def _renew(self, step: Callable[[], bool], broker: Broker) -> bool:
+        """A step with one certificate. What fails there keeps no other back, nor the next look at all of them."""
+        try:
+            return await broker.world.offload(step)
+        except Exception as error:
+            logger.error("tls.not_reloaded", "the certificates in use stay: {error}", error=repr(error))
             return False
-        offload = self._broker.world.offload
-        return all([await offload(tls.reload) for tls in some])
 
     async def _watch_tls(self, broker: Broker) -> None:
         while True:
             await asyncio.sleep(TLS_CHECK_S)
-            await self._reload([tls for tls in self._certificates.values() if await broker.world.offload(tls.changed)])
+            await self._reload([tls for tls in self._certificates.values() if await self._renew(tls.changed, broker)])
 
     async def stop(self) -> None:
         """Ends the pipelines that it runs, closes the listeners, then the broker, which flushes all that it has."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import socket
 import ssl
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
@@ -31,9 +32,16 @@ from tests.security.users_kit import PASSWORDS, add_users, waystation
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
+from waystation import station as station_module
+from waystation.client.links.address import Address
+from waystation.config import BrokerSettings
 from waystation.errors import Invalid
-from waystation.security.tls import load
-from waystation.security.tls_files import TlsFiles
+from waystation.security import tls as tls_module
+from waystation.security.entrance import ListenerTerms
+from waystation.security.tls import Tls, load
+from waystation.security.tls_files import OwnFiles, TlsFiles
+from waystation.station import ListenerPlan, Station
+from waystation.world.memory_disk import MEMORY
 
 BOTH = """
 [tls]
@@ -324,6 +332,74 @@ def test_files_that_change_are_loaded_without_being_told(only: Server, tmp_path:
     for name in ("ca.crt", "server.key", "server.crt"):
         shutil.copy(new / name, own / name)
     wait_for(lambda: _serial(only, own) not in (None, before), "the new certificate is used")
+
+
+def test_a_renewal_at_a_bad_moment_ends_no_later_reload(
+    tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever goes wrong with one certificate, the other is loaded at once, and this one when its files are right."""
+    monkeypatch.setattr(station_module, "TLS_CHECK_S", 0.01)
+    common, own = (Path(shutil.copytree(certificates, tmp_path / name)) for name in ("common", "own"))
+
+    def broken() -> bool:
+        raise RuntimeError("what nobody has thought of")
+
+    def renewed(station: Station, step: str) -> None:
+        first, second = station._certificates.values()
+        caplog.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(first, step, broken)
+            before = second.context()
+            for folder in (common, own):
+                os.utime(folder / "server.crt")
+            wait_for(lambda: "nobody has thought of" in caplog.text, "the log says so")
+            wait_for(lambda: second.context() is not before, "the other one is loaded")
+        os.utime(common / "server.crt")
+        before = first.context()
+        wait_for(lambda: first.context() is not before, "this one is loaded the next time")
+
+    async def run() -> None:
+        pair = {"tls.certificate": str(common / "server.crt"), "tls.key": str(common / "server.key")}
+        files = OwnFiles(str(own / "server.crt"), str(own / "server.key"))
+        web = ListenerPlan("http", Address("127.0.0.1", 0), terms=ListenerTerms("http"), own=files)
+        station = Station(MEMORY, BrokerSettings(pair), [web])
+        await station.start()
+        try:
+            for step in ("changed", "reload"):
+                await asyncio.to_thread(renewed, station, step)
+            assert await station.reload_tls()
+        finally:
+            await station.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", ["server.crt", "server.key", "ca.crt"])
+@pytest.mark.parametrize("moment", ["_check_validity", "load_cert_chain", "load_verify_locations"])
+def test_a_file_that_is_removed_while_it_is_read_is_a_reload_that_failed(
+    tmp_path: Path, certificates: Path, monkeypatch: pytest.MonkeyPatch, name: str, moment: str
+) -> None:
+    own = Path(shutil.copytree(certificates, tmp_path / "own"))
+    tls = Tls(TlsFiles(str(own / "server.crt"), str(own / "server.key"), str(own / "ca.crt"), "optional"))
+    before = tls.context()
+
+    def late(real: Callable[..., object]) -> Callable[..., object]:
+        def removed(*args: Any, **more: Any) -> object:
+            (own / name).unlink(missing_ok=True)
+            return real(*args, **more)
+
+        return removed
+
+    with monkeypatch.context() as patched:
+        where = tls_module if moment.startswith("_") else ssl.SSLContext
+        patched.setattr(where, moment, late(getattr(where, moment)))
+        in_time = moment == "load_verify_locations" and name != "ca.crt"  # the others are in use by then
+        assert tls.reload() == in_time
+    assert (tls.context() is before) != in_time
+    assert tls.changed(), "the file is missing now"
+    shutil.copy(certificates / name, own / name)
+    assert tls.changed()
+    assert tls.reload()
 
 
 def _serial(server: Server, folder: Path) -> str | None:

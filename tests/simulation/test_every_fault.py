@@ -49,7 +49,7 @@ ELSEWHERE = {
     " each of these calls, and the crash simulations cut the power there",
     "encryption/master_key.py": "keys, which an operator writes: tests/encryption/test_master_key.py",
     "encryption/sealed_file.py": "as cluster/replication/snapshots.py: tests/cluster/test_snapshots.py",
-    "security/tls.py _check_validity": "certificates, which an operator writes: tests/security/test_tls.py",
+    "security/tls.py _read": "certificates, which an operator writes: tests/security/test_tls.py",
     "security/tokens.py _read": "keys of an identity provider, which an operator writes: tests/security/test_tokens.py",
     "health/health.py disk_room": "a figure for people: shown as unknown",
     "log/opening/overlaps.py _rename": "a segment under a wrong name, which no version writes: tests/log/test_roll.py",

@@ -67,10 +67,9 @@ class TlsOfListener:
 
 
 def load(files: TlsFiles) -> ssl.SSLContext:
-    """A context for new connections, or Invalid that names the file."""
-    for path in files.paths:
-        _readable(path)
-    _check_validity(files.certificate)
+    """A context for new connections, or Invalid that names the file: also where one is removed while it is read."""
+    contents = {path: _read(path) for path in files.paths}
+    _check_validity(files.certificate, contents[files.certificate])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(CIPHERS)
@@ -78,13 +77,13 @@ def load(files: TlsFiles) -> ssl.SSLContext:
     try:
         # Without a password OpenSSL would ask for one at the terminal.
         context.load_cert_chain(files.certificate, files.key or None, password=lambda: "")
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         both = f"the key {files.key} and the certificate {files.certificate} do not belong together, or one of them"
         raise Invalid(f"{both if files.key else files.certificate} cannot be read: {_why(error)}") from None
     if files.client_ca:
         try:
             context.load_verify_locations(cafile=files.client_ca)
-        except ssl.SSLError as error:
+        except OSError as error:
             raise Invalid(f"{files.client_ca} is no file of certificates: {_why(error)}") from None
     modes = {"off": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
     context.verify_mode = modes[files.client_certificates]
@@ -92,14 +91,14 @@ def load(files: TlsFiles) -> ssl.SSLContext:
 
 
 def _why(error: Exception) -> str:
-    reason = getattr(error, "reason", None)
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None)
     return str(reason or error).replace("_", " ").lower()
 
 
-def _readable(path: str) -> None:
+def _read(path: str) -> bytes:
     try:
-        with open(path, "rb"):
-            return
+        with open(path, "rb") as file:
+            return file.read()
     except OSError as error:
         raise Invalid(f"cannot read {path}: {error.strerror}") from None
 
@@ -117,9 +116,8 @@ def _signature(paths: tuple[str, ...]) -> tuple[object, ...]:
     return tuple(found)
 
 
-def _check_validity(path: str) -> None:
-    with open(path, "rb") as file:
-        found = _PEM.search(file.read())
+def _check_validity(path: str, content: bytes) -> None:
+    found = _PEM.search(content)
     if found is None:
         raise Invalid(f"{path} has no certificate in it: it has to be a PEM file")
     try:
