@@ -355,6 +355,16 @@ tls = "on"
     assert (found["one"].own, found["two"].own) == (OwnFiles(f"{there}/a.crt"), OwnFiles())
 
 
+@pytest.mark.parametrize("rules", [r"RULE:^CN=([^,]+?)( \+ x)*,OU=(?:a&b|50%)#.*$/partner $1?/L , DEFAULT", "DEFAULT"])
+def test_mapping_rules_of_a_listener_are_taken_as_they_are_written(tmp_path: Path, rules: str) -> None:
+    table = f"[listeners.a]\nprotocol = 'kafka'\naddress = '127.0.0.1:1'\nmapping-rules = '{rules}'"
+    path = written(tmp_path, table)
+    assert check_config(path).mistakes == []
+    found = listeners_of(plan("--config", path))
+    assert found["a"].terms.mapping_rules == rules
+    assert found["kafka"].terms.mapping_rules == ""
+
+
 def test_a_listener_can_be_told_in_one_line_everywhere_and_flags_win_by_name(tmp_path: Path) -> None:
     path = written(tmp_path, 'listeners = "one=kafka://127.0.0.1:1 two=kafka://127.0.0.1:2 three=http://127.0.0.1:3"')
     made = plan(
@@ -396,6 +406,9 @@ def test_a_listener_can_be_told_in_one_line_everywhere_and_flags_win_by_name(tmp
         ("a=kafka://127.0.0.1:1?certificate=", "certificate is empty"),
         ("a=kafka://127.0.0.1:1?tls=off&certificate=x.crt", "certificate: this listener speaks no TLS"),
         ("a=kafka://127.0.0.1:1?client-certificates=maybe", "expected off, optional or required"),
+        ("a=kafka://127.0.0.1:1?mapping-rules=", "mapping-rules is empty"),
+        ("a=kafka://127.0.0.1:1?mapping-rules=RULE:x", "mapping-rules: 'RULE:x' is neither DEFAULT nor RULE:PATTERN"),
+        ("a=kafka://127.0.0.1:1?tls=off&mapping-rules=DEFAULT", "mapping-rules: this listener speaks no TLS"),
         ("a=kafka://0.0.0.0:1", "can be reached from other machines"),
         ("a=kafka://0.0.0.0:1?auth-required=false", "can be reached from other machines"),
     ],

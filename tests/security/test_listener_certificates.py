@@ -13,7 +13,7 @@ import pika
 import pytest
 import requests
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import waystation as ws
 from tests.security.tls_kit import client_context, make_certificates, write_config
@@ -21,7 +21,7 @@ from tests.security.users_kit import PASSWORDS, add_users, waystation
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation.errors import WaystationError
+from waystation.errors import NotAllowed, WaystationError
 
 CONFIG = """
 [tls]
@@ -166,6 +166,68 @@ def test_a_listener_accepts_the_client_certificates_of_its_own_authority(stage: 
         "127.0.0.1", stage.port("rabbits"), credentials=pika.credentials.ExternalCredentials(), ssl_options=options
     )
     pika.BlockingConnection(terms).close()
+
+
+PARTNERS = """
+[tls]
+certificate = "server.crt"
+key = "server.key"
+
+[broker]
+"ssl.principal.mapping.rules" = "RULE:^CN=([^,]+).*$/$1/"
+"""
+PARTNER = """
+[listeners.{name}-partners]
+protocol = "{name}"
+address = "127.0.0.1:0"
+client-ca = "../partners/ca.crt"
+client-certificates = "required"
+"""
+AS_PARTNERS = "mapping-rules = 'RULE:^CN=([^,]+).*$/partner.$1/L'\n"
+
+
+@pytest.mark.parametrize(("own", "user"), [(AS_PARTNERS, "partner.admin"), ("", "admin")])
+def test_an_authority_of_a_listener_names_whom_the_mapping_rules_of_that_listener_let_it_name(
+    tmp_path: Path, own: str, user: str
+) -> None:
+    """Without rules of its own, that is everybody, superusers too, which the page about listeners says."""
+    folder, partners = make_certificates(tmp_path / "own"), make_certificates(tmp_path / "partners", "admin")
+    add_users(tmp_path / "data", PASSWORDS, superusers=["admin"], rules=())
+    text = PARTNERS + "".join(PARTNER.format(name=name) + own for name in ("kafka", "amqp", "http"))
+    certificate, key, ca = partners / "admin.crt", partners / "admin.key", folder / "ca.crt"
+    with Server(tmp_path, arguments=write_config(folder, text)) as server:
+        ports = {
+            name.removesuffix("-partners"): int(address.rpartition(":")[2])
+            for name, address in server.addresses.items()
+            if name.endswith("-partners")
+        }
+        web = f"https://localhost:{ports['http']}/v1/whoami"
+        said = requests.get(web, verify=str(ca), cert=(str(certificate), str(key)), timeout=20).json()
+        assert (said["user"], said["superuser"]) == (user, user == "admin")
+        terms = {"ssl.ca.location": ca, "ssl.certificate.location": certificate, "ssl.key.location": key}
+        files = {name: str(path) for name, path in terms.items()}
+        where = {"bootstrap.servers": f"localhost:{ports['kafka']}", "security.protocol": "SSL"}
+        kafka = AdminClient({**where, **files, "log_level": 0})
+        made = kafka.create_topics([NewTopic("theirs", 1)])["theirs"]
+        assert (made.exception(20) is None) == (user == "admin")
+        address = f"waystations://localhost:{ports['kafka']}?ca={ca}&certificate={certificate}&key={key}"
+        with ws.connect(address) as mq:
+            if user == "admin":
+                mq.queue("mine").put("a superuser may")
+            else:
+                with pytest.raises(NotAllowed, match=r"partner\.admin"):
+                    mq.queue("mine").put("nobody has allowed it")
+        context = client_context(folder)
+        context.load_cert_chain(certificate, key)
+        way = pika.SSLOptions(context, "localhost")
+        login = pika.credentials.ExternalCredentials()
+        at = pika.ConnectionParameters("127.0.0.1", ports["amqp"], credentials=login, ssl_options=way)
+        if user == "admin":
+            pika.BlockingConnection(at).close()
+        else:
+            with pytest.raises(pika.exceptions.AMQPError):
+                pika.BlockingConnection(at)
+            assert "User:partner.admin" in server.log.read_text()
 
 
 def test_each_certificate_is_loaded_again_by_itself_and_one_that_is_broken_keeps_no_other_back(stage: Stage) -> None:

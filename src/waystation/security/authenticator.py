@@ -24,7 +24,7 @@ from waystation.observe.events import event_logger
 from waystation.security import credentials
 from waystation.security.api_keys import looks_like_key
 from waystation.security.failures import LoginFailures
-from waystation.security.mapping_rules import parse_rules, user_of
+from waystation.security.mapping_rules import MappingRule, parse_rules, user_of
 from waystation.security.principals import Principal, key_credential, token_credential
 from waystation.security.sasl.exchange import MAX_MESSAGE_BYTES, Challenge, Failed, LoggedIn, Outcome, SaslExchange
 
@@ -161,11 +161,12 @@ class Authenticator:
         """Of a user: another one whenever it was changed."""
         return self._users.revision(self._users.split(name)[0])
 
-    def certificate(self, ssl_object: Any) -> Principal | None:
-        """Whom the client certificate of a TLS connection stands for; None: it has none, or stands for nobody."""
+    def certificate(self, ssl_object: Any, rules: tuple[MappingRule, ...] = ()) -> Principal | None:
+        """Whom the client certificate of a TLS connection stands for; None: it has none, or stands for nobody. `rules`:
+        instead of those for all listeners."""
         ask = getattr(ssl_object, "getpeercert", None)
         found = None if ask is None else ask()
-        name = user_of(self._rules, found) if found else None
+        name = user_of(rules or self._rules, found) if found else None
         return None if name is None else self._named(name)
 
     def _named(self, name: str, groups: tuple[str, ...] = ()) -> Principal:

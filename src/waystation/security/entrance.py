@@ -7,10 +7,13 @@ refuse. Where they say that nobody has to log in, a client that does not is nobo
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from waystation.errors import NotAllowed
 from waystation.security.authenticator import NODE_MECHANISM, Authenticator, LoginPeer
+from waystation.security.mapping_rules import parse_rules
 from waystation.security.principals import Principal
 from waystation.security.sasl.exchange import SaslExchange
 
@@ -33,6 +36,8 @@ class ListenerTerms(msgspec.Struct, frozen=True):
     """Of those that the broker offers; empty: all."""
     namespace: str = ""
     """In which its clients are; empty: each in its own."""
+    mapping_rules: str = ""
+    """Which user a client certificate stands for here; empty: as `ssl.principal.mapping.rules` says for the broker."""
 
 
 class Entrance:
@@ -41,6 +46,7 @@ class Entrance:
     def __init__(self, authenticator: Authenticator, terms: ListenerTerms) -> None:
         self.authenticator = authenticator
         self.terms = terms
+        self._rules = parse_rules(terms.mapping_rules) if terms.mapping_rules else ()
 
     @property
     def required(self) -> bool:
@@ -74,6 +80,10 @@ class Entrance:
             return found
         # AMQPLAIN is how old clients spell PLAIN.
         return tuple(one for one in found if one in wanted or (one == "AMQPLAIN" and "PLAIN" in wanted))
+
+    def certificate(self, ssl_object: Any) -> Principal | None:
+        """Whom the client certificate of a TLS connection stands for; None: it has none, or stands for nobody."""
+        return self.authenticator.certificate(ssl_object, self._rules)
 
     def begin(self, mechanism: str, peer: LoginPeer) -> SaslExchange | None:
         """None: it is not offered here."""

@@ -48,8 +48,8 @@ class MappingRule(msgspec.Struct, frozen=True):
         return made.lower() if self.case == "L" else made.upper() if self.case == "U" else made
 
 
-def parse_rules(text: str) -> tuple[MappingRule, ...]:
-    """Raises InvalidSetting."""
+def parse_rules(text: str, said: str = "ssl.principal.mapping.rules") -> tuple[MappingRule, ...]:
+    """Raises InvalidSetting. `said`: what they are called where they were told."""
     rules = []
     rest = text.strip()
     while rest:
@@ -59,26 +59,22 @@ def parse_rules(text: str) -> tuple[MappingRule, ...]:
         else:
             found = _RULE.match(rest)
             if found is None:
-                raise InvalidSetting(
-                    f"ssl.principal.mapping.rules: {rest[:60]!r} is neither DEFAULT nor RULE:PATTERN/REPLACEMENT/[LU]"
-                )
-            rules.append(_rule(found))
+                raise InvalidSetting(f"{said}: {rest[:60]!r} is neither DEFAULT nor RULE:PATTERN/REPLACEMENT/[LU]")
+            rules.append(_rule(found, said))
             rest = rest[found.end() :]
         rest = rest.strip()
         if rest and not rest.startswith(","):
-            raise InvalidSetting(f"ssl.principal.mapping.rules: a comma is missing before {rest[:60]!r}")
+            raise InvalidSetting(f"{said}: a comma is missing before {rest[:60]!r}")
         rest = rest[1:].strip()
     return tuple(rules) or (MappingRule(None),)
 
 
-def _rule(found: re.Match[str]) -> MappingRule:
+def _rule(found: re.Match[str], said: str) -> MappingRule:
     pattern = found[1].replace("\\/", "/")
     try:
         return MappingRule(re.compile(pattern), found[2].replace("\\/", "/"), found[3])  # type: ignore[arg-type]
     except re.error as error:
-        raise InvalidSetting(
-            f"ssl.principal.mapping.rules: {pattern[:60]!r} is no regular expression: {error}"
-        ) from None
+        raise InvalidSetting(f"{said}: {pattern[:60]!r} is no regular expression: {error}") from None
 
 
 def _group(found: re.Match[str], number: int) -> str:

@@ -23,6 +23,7 @@ from waystation.client.links.address import Address, parse_address
 from waystation.errors import Invalid, nearest_field
 from waystation.routing.namespace_names import DEFAULT, check_namespace_name
 from waystation.security.entrance import ListenerTerms
+from waystation.security.mapping_rules import parse_rules
 from waystation.security.tls_files import ClientCertificates, OwnFiles
 from waystation.station import AMQP_PORT, AMQPS_PORT, HTTP_PORT, ListenerPlan
 
@@ -37,7 +38,10 @@ MECHANISMS: Mapping[str, Sequence[str]] = {
 }
 """That can be named for a listener. The native protocol is spoken where Kafka's is."""
 FILES = ("certificate", "key", "client-ca")
-PARTS = ("advertised", "tls", *FILES, "client-certificates", "auth-required", "mechanisms", "namespace")
+MAPPING_RULES = "mapping-rules"
+PARTS = (
+    "advertised", "tls", *FILES, "client-certificates", MAPPING_RULES, "auth-required", "mechanisms", "namespace",
+)  # fmt: skip
 """What can stand behind an address."""
 KEYS = ("protocol", "address", *PARTS)
 """Of a table in the config file."""
@@ -81,7 +85,8 @@ def parse_listener(name: str, text: str) -> ListenerPlan | None:
     required = _auth_required(protocol, said)
     advertised = _advertised(said)
     mechanisms, namespace = _mechanisms(protocol, said), _namespace(protocol, said)
-    terms = ListenerTerms(name, advertised.host, advertised.port, required, mechanisms, namespace)
+    rules = _mapping_rules(tls, said)
+    terms = ListenerTerms(name, advertised.host, advertised.port, required, mechanisms, namespace, rules)
     return ListenerPlan(protocol, address, tls, terms, own)
 
 
@@ -204,6 +209,17 @@ def _own_files(tls: str, said: Mapping[str, str]) -> OwnFiles:
         raise Invalid(f"client-certificates={mode[:40]}: expected off, optional or required")
     certificate, key, client_ca = (own.get(name, "") for name in FILES)
     return OwnFiles(certificate, key, client_ca, _CLIENT_CERTIFICATES[mode])
+
+
+def _mapping_rules(tls: str, said: Mapping[str, str]) -> str:
+    rules = said.get(MAPPING_RULES, "")
+    if MAPPING_RULES in said:
+        if tls == "off":
+            raise Invalid(f"{MAPPING_RULES}: this listener speaks no TLS, since tls=off; leave one of the two out")
+        if not rules.strip():
+            raise Invalid(f"{MAPPING_RULES} is empty: name some, or leave it out")
+        parse_rules(rules, MAPPING_RULES)
+    return rules
 
 
 def _auth_required(protocol: str, said: Mapping[str, str]) -> bool | None:

@@ -66,7 +66,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(FREE_BYTES)  # type: ignore[union-attr]
         name = f"{self.peer[0]}:{self.peer[1]} -> {self.host[0]}:{self.host[1]}"
         listener = self._listener
-        certificate = listener.entrance.authenticator.certificate(transport.get_extra_info("ssl_object"))
+        certificate = listener.entrance.certificate(transport.get_extra_info("ssl_object"))
         self.session = AmqpSession(
             listener.node, listener.entrance, self, name, listener.tx_ids, listener.room, certificate
         )

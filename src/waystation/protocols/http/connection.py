@@ -97,7 +97,7 @@ class HttpConnection(asyncio.Protocol):
         self.last_active_s = self._listener.now_s()
         peer = self._address("peername")
         self.name = f"http:{peer[0]}:{peer[1]}"
-        self._certificate = self._listener.broker.authenticator.certificate(transport.get_extra_info("ssl_object"))
+        self._certificate = self._listener.entrance.certificate(transport.get_extra_info("ssl_object"))
         self._listener.add(self)
         self.since_ms = self._listener.broker.world.clock.now_ms()
         self._listener.broker.connections.add(self)

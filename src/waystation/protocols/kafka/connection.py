@@ -121,7 +121,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self.last_active = clock.monotonic()
         self.since_ms = clock.now_ms()
         self.name = f"kafka:{self.client_host}:{peer[1]}"
-        certificate = self._listener.broker.authenticator.certificate(transport.get_extra_info("ssl_object"))
+        certificate = self._listener.entrance.certificate(transport.get_extra_info("ssl_object"))
         if certificate is not None or self._listener.entrance.required:
             self._ask_login(certificate)
         elif self._access.namespace != DEFAULT:

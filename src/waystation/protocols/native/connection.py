@@ -130,7 +130,7 @@ class NativeConnection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # a TCP server makes full transports
         transport.set_write_buffer_limits(high=FREE_BYTES)  # type: ignore[attr-defined]
         self.client_host = self.peer[0]
-        self.certificate = self.entrance.authenticator.certificate(transport.get_extra_info("ssl_object"))
+        self.certificate = self.entrance.certificate(transport.get_extra_info("ssl_object"))
         self._talk.session.appear(self)
 
     @property
