@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -39,7 +39,7 @@ from waystation.errors import Invalid
 from waystation.security import tls as tls_module
 from waystation.security.entrance import ListenerTerms
 from waystation.security.tls import Tls, load
-from waystation.security.tls_files import OwnFiles, TlsFiles
+from waystation.security.tls_files import ClientCertificates, OwnFiles, TlsFiles, files_of
 from waystation.station import ListenerPlan, Station
 from waystation.world.memory_disk import MEMORY
 
@@ -431,6 +431,27 @@ def test_what_cannot_be_used_is_refused_at_the_start_with_the_file_named(tmp_pat
     assert done.returncode == 1
     assert "do not belong together" in done.stderr
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("common", "own", "mode"),
+    [
+        ("required", "", "required"),
+        ("optional", "", "optional"),
+        ("auto", "", "optional"),
+        ("off", "", "optional"),
+        ("required", "optional", "optional"),
+        ("required", "off", "off"),
+        ("auto", "required", "required"),
+    ],
+)
+def test_a_listener_with_an_authority_of_its_own_asks_no_less_than_is_asked_everywhere(
+    common: str, own: ClientCertificates | Literal[""], mode: str
+) -> None:
+    settings = {"tls.certificate": "a.crt", "tls.client-ca": "ca.crt", "tls.client-certificates": common}
+    files = files_of(BrokerSettings(settings), OwnFiles(client_ca="own.crt", client_certificates=own))
+    assert files is not None
+    assert (files.client_ca, files.client_certificates) == ("own.crt", mode)
 
 
 def test_an_expired_certificate_is_refused_at_the_start(tmp_path: Path) -> None:

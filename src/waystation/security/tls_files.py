@@ -60,7 +60,9 @@ def files_of(settings: BrokerSettings, own: OwnFiles = NO_OWN) -> TlsFiles | Non
                 "client certificates need a certificate of the listener: name it, or set tls.certificate"
             )
         return None
-    mode = own.client_certificates or ("auto" if own.client_ca else settings.text("tls.client-certificates"))
+    mode = own.client_certificates or settings.text("tls.client-certificates")
+    if mode == "off" and own.client_ca and not own.client_certificates:
+        mode = "auto"  # nobody names an authority whose certificates are not to be asked for
     client_ca = own.client_ca or client_ca
     if mode == "auto":
         mode = "optional" if client_ca else "off"
