@@ -6,6 +6,7 @@ The broker is real and its disk is one that a test can hold: while it is held, n
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from tests.broker.queue_kit import Machine
 from tests.protocols.amqp.kit import publish
 from tests.simulation.amqp_machine import SimConnection
 from tests.simulation.world import Simulation
+from waystation.protocols.amqp.channel import NO_TURNS
 from waystation.protocols.amqp.session import MOST_IN_FLIGHT
 from waystation.world import Offload, World
 
@@ -128,6 +130,28 @@ def test_what_comes_together_with_a_persistent_message_is_confirmed_with_it() ->
         assert await publisher.confirm() is None
         disk.release()
         assert await publisher.confirm() == (3, True)
+
+    on_a_held_disk(work)
+
+
+def test_what_waits_for_the_disk_is_taken_from_the_front_of_a_deque_and_who_waits_for_nothing_has_none() -> None:
+    """A flush that hangs leaves tens of thousands of turns: taken from a list, each would move all behind it."""
+
+    async def work(publisher: Publisher, disk: HeldDisk) -> None:
+        channel = publisher.session.channels[1]
+        assert channel.turns is NO_TURNS
+        for size in (3, 2):
+            for _ in range(size):
+                publisher.publish(PERSISTENT)
+            assert type(channel.turns) is deque
+            assert len(channel.turns) == size
+            disk.release()
+            last = 0
+            while last < channel.sequence:
+                last, _ = await publisher.confirm() or (0, False)
+            assert channel.turns is NO_TURNS
+            disk.hold()
+        assert len(NO_TURNS) == 0
 
     on_a_held_disk(work)
 

@@ -10,6 +10,7 @@ Invariants: what is in `unacked` is in flight to this channel in the heart, but 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -67,6 +68,11 @@ class Turn:
         self.channel.kept(self, error)
 
 
+NO_TURNS: deque[Turn] = deque(maxlen=0)
+"""Nothing waits to be kept. One for all channels: an empty deque takes 760 bytes. A list would take less, but a flush
+that hangs leaves 40,000 turns, and to take them out of a list one by one took 0.16 s of one turn of the loop."""
+
+
 class Channel:
     """One of a session's. Whoever closes it calls `end`."""
 
@@ -95,7 +101,7 @@ class Channel:
         self.confirming = False
         self.sequence = 0  # of the last publish since confirms were asked for
         self.written = 0  # of the last one that was written
-        self.turns: list[Turn] = []  # a few
+        self.turns = NO_TURNS
         self.tx: Transaction | None = None
         self.last_queue = ""
         self.pending: dict[str, Batch] = {}
@@ -189,7 +195,10 @@ class Channel:
 
     def begin_turn(self, last: int, size: int) -> Turn:
         turn = Turn(self, last, size, self.fresh, self.session.node.world.clock.monotonic())
-        self.turns.append(turn)
+        if self.turns:
+            self.turns.append(turn)
+        else:
+            self.turns = deque((turn,))
         return turn
 
     @property
@@ -217,7 +226,7 @@ class Channel:
             return
         last = 0
         while turns and turns[0].done:
-            first = turns.pop(0)
+            first = turns.popleft()
             if first.failed and first.last:
                 if last:
                     session.send(ack_frame(self.number, last, True))
@@ -225,6 +234,8 @@ class Channel:
                 last = 0
             elif first.last:
                 last = first.last
+        if not self.turns:
+            self.turns = NO_TURNS
         if last:
             session.send(ack_frame(self.number, last, True))
         if error is not None and not turn.last:
