@@ -278,7 +278,7 @@ class AmqpSession:
                     self._put_back(events, event)  # what was published before it is not written yet
                     break
                 self._handle(event)
-        if not events:
+        if not self._events:
             self._events = _NONE
         self._finish(touched)
 
