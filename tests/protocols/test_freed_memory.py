@@ -33,6 +33,12 @@ give_back_freed_memory()
 print(before - memory.used_bytes())
 """
 
+WITHOUT = {
+    "a Python without libffi": "import sys; sys.modules['_ctypes'] = None",
+    "a static program": "import ctypes; ctypes.CDLL = lambda name: open('/a dynamic library that is not there')",
+    "another libc": "import ctypes; ctypes.CDLL = lambda name: object()",
+}
+
 glibc_only = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's, with rules of its own"
 )
@@ -49,3 +55,9 @@ def test_answers_of_megabytes_one_after_another_use_the_same_memory() -> None:
 def test_holes_between_what_is_in_use_are_given_back() -> None:
     given = int(subprocess.run([sys.executable, "-c", HOLLOW], check=True, capture_output=True, text=True).stdout)
     assert given > HOLES * HOLE_BYTES * 3 // 4, f"{given} of {HOLES * HOLE_BYTES} bytes were given back"
+
+
+@pytest.mark.parametrize("without", WITHOUT.values(), ids=WITHOUT)
+def test_where_memory_cannot_be_given_back_nothing_happens(without: str) -> None:
+    program = f"{without}\nfrom waystation.world.memory import give_back_freed_memory\ngive_back_freed_memory()"
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -23,13 +23,15 @@ def give_back_freed_memory() -> None:
     """Makes the allocator give all pages back that hold nothing; 0.2 ms, where little was freed.
 
     glibc gives back the end of its memory alone, and a start leaves holes: each module's file is read as a whole. They
-    are 0.9 MiB of an idle broker's 42 (`ctypes` itself takes 0.3). Elsewhere this does nothing.
+    are 0.9 MiB of an idle broker's 42 (`ctypes` itself takes 0.3). Elsewhere this does nothing: with another libc, in a
+    Python that was built without libffi, or as a static program.
     """
-    import ctypes  # here: 1.4 ms that only a server pays
+    try:
+        import ctypes  # here: 1.4 ms that only a server pays
 
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+        ctypes.CDLL(None).malloc_trim(0)
+    except (ImportError, OSError, AttributeError):
+        return
 
 
 class Memory(Protocol):
