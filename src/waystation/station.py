@@ -201,6 +201,11 @@ class Station:
         """The names of the listeners that speak TLS."""
         return self._tls.keys()
 
+    @property
+    def certified(self) -> bool:
+        """Whether certificates are loaded, which can be loaded again: also where no listener uses them."""
+        return bool(self._certificates)
+
     async def reload_tls(self) -> bool:
         """Loads the certificates again, for connections from now on. False: some cannot be used, the old ones stay."""
         return await self._reload(list(self._certificates.values()))

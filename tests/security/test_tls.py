@@ -325,6 +325,17 @@ def test_a_reload_changes_the_certificate_and_no_connection_notices(
     assert failed == []
 
 
+def test_a_signal_loads_certificates_that_no_listener_uses_and_ends_nothing(tmp_path: Path, certificates: Path) -> None:
+    told = write_config(certificates, ONLY)
+    plain = [f"--{name}=127.0.0.1:0?tls=off" for name in ("kafka", "amqp", "http")]
+    with Server(tmp_path, arguments=[*told, *plain]) as server:
+        assert server.process is not None
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "certificates are loaded again" in server.log.read_text(), "the signal is heard")
+        with urllib.request.urlopen(f"http://{server.addresses['http']}/healthz", timeout=20) as answer:
+            assert answer.status == 200
+
+
 def test_files_that_change_are_loaded_without_being_told(only: Server, tmp_path: Path) -> None:
     own = tmp_path / "own"
     before = _serial(only, own)

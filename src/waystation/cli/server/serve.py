@@ -217,7 +217,7 @@ async def _serve(plan: ServePlan) -> None:
     station.on_fenced = stop.set
     if not await _started(station, stop, clustered=plan.cluster is not None):
         return
-    if station.encrypted:
+    if station.certified:
         reloads: set[asyncio.Task[bool]] = set()
         loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(loop.create_task(station.reload_tls())))
     gc.freeze()  # what is there now stays: later collections need not look at it
