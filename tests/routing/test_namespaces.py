@@ -26,6 +26,7 @@ class Guest:
     protocol = "amqp"
     login = "guest"
     credential = ""
+    asked_with_users = True
 
     def __init__(self, name: str, namespace: str) -> None:
         self.name = name

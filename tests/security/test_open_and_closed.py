@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import socket
 import ssl
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ import waystation as ws
 from tests.protocols.native.kit import JsonLines
 from tests.security.tls_kit import client_context, make_certificates, write_config
 from tests.security.users_kit import PASSWORDS, add_users, waystation
+from tests.support.ports import split_address
 from tests.support.server import Server
 from tests.support.waiting import wait_for
 from waystation.errors import NotAuthenticated
@@ -73,6 +76,39 @@ def test_who_logs_in_just_now_or_need_not_stays_when_users_change(tmp_path: Path
         assert bob.socket.recv(1) == b"", "what is to end has ended"
         late.ask("hello", user="alice", password=PASSWORDS["alice"])
         nobody.ask("list_queues")
+
+
+def test_the_first_user_ends_only_those_whom_it_makes_log_in(tmp_path: Path) -> None:
+    """Not those of listeners that ask nobody, nor those that are logging in where everybody always has to."""
+    free, asking = "auth-required=false", "auth-required=true"
+    listeners = [f"inside=kafka://127.0.0.1:0?{free}", f"web=http://127.0.0.1:0?{free}"]
+    listeners.append(f"outside=kafka://127.0.0.1:0?{asking}")
+    with (
+        Server(tmp_path, arguments=[f"--listeners={one}" for one in listeners]) as server,
+        JsonLines(server.bootstrap) as stranger,
+        JsonLines(server.addresses["inside"]) as nobody,
+        JsonLines(server.addresses["outside"]) as late,
+        closing(HTTPConnection(*split_address(server.addresses["web"]), timeout=20)) as web,
+        socket.create_connection(split_address(server.addresses["inside"]), 20) as kafka,
+    ):
+        versions = b"\x00\x00\x00\x0a\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"  # Kafka's ApiVersions
+        stranger.ask("list_queues")
+        nobody.ask("list_queues")
+        assert late.try_ask("list_queues")["error_type"] == "NotAuthenticated"
+        web.request("GET", "/healthz")
+        assert web.getresponse().read()
+        kafka.sendall(versions)
+        size = int.from_bytes(kafka.recv(4, socket.MSG_WAITALL), "big")
+        assert len(kafka.recv(size, socket.MSG_WAITALL)) == size
+        with ws.connect(server.bootstrap) as first:
+            first.act("add-user", user="alice", password=PASSWORDS["alice"])
+            assert stranger.socket.recv(1) == b"", "who is to end has ended"
+        nobody.ask("list_queues")
+        late.ask("hello", user="alice", password=PASSWORDS["alice"])
+        web.request("GET", "/healthz")
+        assert web.getresponse().read(), "by the same connection"
+        kafka.sendall(versions)
+        assert int.from_bytes(kafka.recv(4, socket.MSG_WAITALL), "big") == size
 
 
 def test_users_survive_a_restart_and_kill_9(tmp_path: Path) -> None:

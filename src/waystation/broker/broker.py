@@ -500,8 +500,8 @@ class Broker:
         return self._state_logs[index]
 
     def _user_changed(self, name: str, user: User | None) -> None:
-        """Connections of a user that is removed end; so do those of nobody, when the first user makes everybody log in.
-        Not at once: whoever added the user is answered first."""
+        """Connections of a user that is removed end; so do those of nobody, when the first user makes everybody log in,
+        but for listeners that say themselves who has to. Not at once: whoever added the user is answered first."""
         removed = name if user is None else None
         theirs: set[Connected] = set()
         if removed is not None:
@@ -512,7 +512,7 @@ class Broker:
         self._note_logins()
         strangers: set[Connected] = set()
         if self._logins_required and not before:
-            strangers = {connection for connection in self.connections if not connection.login}
+            strangers = {one for one in self.connections if not one.login and one.asked_with_users}
         asyncio.get_running_loop().call_later(LAST_ANSWER_S, self._end_connections, removed, theirs, strangers)
 
     def _note_logins(self) -> None:

@@ -82,6 +82,10 @@ class Connected(Protocol):
         """The name that it has logged in by; empty: by none."""
 
     @property
+    def asked_with_users(self) -> bool:
+        """Whether clients have to log in where it came in as soon as the broker says so; else the listener says."""
+
+    @property
     def credential(self) -> str:
         """Of those that a user has several of, the one that it has logged in by: `Principal.credential`."""
 

@@ -55,6 +55,11 @@ class Entrance:
         return self.authenticator.required if said is None else said
 
     @property
+    def asked_with_users(self) -> bool:
+        """Whether that is as the broker says, and may change while it runs."""
+        return self.terms.auth_required is None
+
+    @property
     def offered(self) -> bool:
         """Whether a client can show who it is."""
         return self.required or self.authenticator.offered

@@ -796,6 +796,10 @@ class AmqpSession:
         return "" if self.is_guest else self.user
 
     @property
+    def asked_with_users(self) -> bool:
+        return self.entrance.asked_with_users
+
+    @property
     def credential(self) -> str:
         return self.principal.credential
 

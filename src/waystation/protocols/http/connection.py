@@ -434,6 +434,10 @@ class HttpConnection(asyncio.Protocol):
         return "" if self._principal.anonymous else self._principal.name
 
     @property
+    def asked_with_users(self) -> bool:
+        return self._listener.entrance.asked_with_users
+
+    @property
     def credential(self) -> str:
         return self._principal.credential
 

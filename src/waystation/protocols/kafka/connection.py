@@ -235,6 +235,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return "" if principal.anonymous else principal.name
 
     @property
+    def asked_with_users(self) -> bool:
+        return self._listener.entrance.asked_with_users
+
+    @property
     def credential(self) -> str:
         return self._access.principal.credential
 

@@ -481,6 +481,10 @@ class NativeSession:
         return "" if principal.anonymous else principal.name
 
     @property
+    def asked_with_users(self) -> bool:
+        return self.wire is not None and self.wire.entrance.asked_with_users
+
+    @property
     def credential(self) -> str:
         return self.access.principal.credential
 
