@@ -294,6 +294,7 @@ def _front(
         native.by_first_byte(entrance),
         encryption,
         lambda: entrance.required,
+        native.prepare,
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 from waystation.client.links.loops import loop_factory
 from waystation.config import BrokerSettings
 from waystation.health.admission import Admission
-from waystation.protocols.front import Front
+from waystation.protocols.front import Front, Prepare
 from waystation.world import UnlimitedHandles
 from waystation.world.listener import Enter
 
@@ -64,7 +64,9 @@ def _enter(settings: BrokerSettings, clock: FakeClock) -> Enter:
 
 
 @asynccontextmanager
-async def _open(clock: FakeClock, **settings: str) -> AsyncIterator[tuple[Front, str, int]]:
+async def _open(
+    clock: FakeClock, prepare: Prepare = lambda first_byte: None, **settings: str
+) -> AsyncIterator[tuple[Front, str, int]]:
     values = BrokerSettings({name.replace("_", "."): value for name, value in settings.items()})
     enter = _enter(values, clock)
     front = Front(
@@ -75,6 +77,7 @@ async def _open(clock: FakeClock, **settings: str) -> AsyncIterator[tuple[Front,
         enter,
         lambda gone: Echo(b"K:", clock, gone),
         {0xD7: lambda gone: Echo(b"N:", clock, gone), ord("{"): lambda gone: Echo(b"J:", clock, gone)},
+        prepare=prepare,
     )
     host, port = await front.start()
     try:
@@ -100,6 +103,45 @@ def test_the_first_byte_decides(factory: Callable[[], asyncio.AbstractEventLoop]
 
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(story())
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop_factory()])
+def test_who_has_to_wait_for_its_protocol_is_not_read_on_and_others_are_served(
+    factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    async def story() -> None:
+        preparing: dict[int, asyncio.Future[None]] = {0xD7: asyncio.Future(), ord("{"): asyncio.Future()}
+        asked = asyncio.Semaphore(0)
+
+        def prepare(first_byte: int) -> asyncio.Future[None] | None:
+            asked.release()
+            return preparing.get(first_byte)
+
+        async with _open(FakeClock(), prepare) as (_, host, port):
+            connections = [await asyncio.open_connection(host, port) for _ in range(4)]
+            (waits, to_wait), (gone, to_gone), (fails, to_fails), (other, to_other) = connections
+            much = b"\xd7" + b"x" * 1_000_000
+            to_wait.write(much)
+            to_gone.write(b"\xd7")
+            to_fails.write(b"{")
+            to_other.write(b"kafka")
+            assert await other.readexactly(7) == b"K:kafka"
+            for _ in connections:
+                await asked.acquire()
+            to_gone.transport.abort()
+            preparing.pop(ord("{")).set_exception(OSError("no file handle is left"))
+            assert await fails.read() == b"", "it ends, and no other does"
+            preparing.pop(0xD7).set_result(None)
+            assert await waits.readexactly(2 + len(much)) == b"N:" + much
+            again, to_again = await asyncio.open_connection(host, port)
+            to_again.write(b"{")
+            assert await again.readexactly(3) == b"J:{"
+            assert await gone.read() == b""
+            for _, writer in connections:
+                writer.close()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(asyncio.wait_for(story(), 60))
 
 
 def test_one_too_many_is_sent_away_and_a_place_becomes_free() -> None:

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from waystation.observe.events import event_logger
 from waystation.world.alarm import PatientTimer
 from waystation.world.listener import Encryption, Enter, Leave, Listener
 
 if TYPE_CHECKING:
     from waystation.config import BrokerSettings
     from waystation.world.clock import Clock
+
+logger = event_logger("waystation.listener")
 
 IDLE_CHECK_S = 10.0
 FIRST_READ = 16 * 1024
@@ -46,6 +50,10 @@ Welcome = Callable[[Callable[[], None]], Guest]
 """Makes a guest; it calls what it is given once, when its connection is over."""
 
 
+Prepare = Callable[[int], "asyncio.Future[None] | None"]
+"""What a connection that begins with this byte has to wait for; None: nothing."""
+
+
 class Front:
     """Opens when started; `stop` closes it and every connection."""
 
@@ -60,9 +68,11 @@ class Front:
         by_first_byte: Mapping[int, Welcome],
         encryption: Encryption | None = None,
         login_required: Callable[[], bool] = lambda: False,
+        prepare: Prepare = lambda first_byte: None,
     ) -> None:
         self.clock = clock
         self._login_required = login_required
+        self.prepare = prepare
         self._host = host
         self._settings = settings
         self._otherwise = otherwise
@@ -121,7 +131,7 @@ class Front:
 
 
 class Arrival(asyncio.BufferedProtocol):
-    """A connection that has not said anything yet."""
+    """A connection that has not said anything yet, or whose guest cannot be made yet: then it is not read on."""
 
     def __init__(self, front: Front, leave: Leave) -> None:
         self._front = front
@@ -150,6 +160,25 @@ class Arrival(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        preparing = self._front.prepare(self._buffer[0])
+        if preparing is None:
+            self._hand_over(transport, nbytes)
+        else:
+            transport.pause_reading()
+            preparing.add_done_callback(partial(self._prepared, transport, nbytes))
+
+    def _prepared(self, transport: asyncio.Transport, nbytes: int, preparing: asyncio.Future[None]) -> None:
+        error = asyncio.CancelledError() if preparing.cancelled() else preparing.exception()
+        if self._transport is None or transport.is_closing():
+            return
+        if error is not None:
+            logger.warning("connection.not_served", "a connection could not be served: {error}", error=repr(error))
+            transport.close()
+            return
+        transport.resume_reading()
+        self._hand_over(transport, nbytes)
+
+    def _hand_over(self, transport: asyncio.Transport, nbytes: int) -> None:
         guest = self._front.welcome(self, self._buffer[0])
         transport.set_protocol(guest)  # type: ignore[arg-type]  # it is one, by structure
         guest.connection_made(transport)
