@@ -234,15 +234,19 @@ def test_each_certificate_is_loaded_again_by_itself_and_one_that_is_broken_keeps
     stage.renew(stage.own)
     wait_for(lambda: all(stage.is_shown(one, stage.own) for one in OF_ITS_OWN), "its files have changed")
     assert all(stage.is_shown(one, stage.common) for one in OF_ALL)
-    before = (stage.own / "server.crt").read_text()
-    (stage.own / "server.crt").write_text("no certificate")
+    file = stage.own / "server.crt"
+    before, in_use = file.read_text(), {one: stage.shown(one, stage.own) for one in OF_ITS_OWN}
+    file.write_text("no certificate")
     stage.renew(stage.common)
+    mark = len(stage.server.log.read_text())
     assert stage.server.process is not None
     stage.server.process.send_signal(signal.SIGHUP)
     wait_for(lambda: all(stage.is_shown(one, stage.common) for one in OF_ALL), "a signal loads all")
-    wait_for(lambda: "the certificates in use stay" in stage.server.log.read_text(), "the log says what stays")
-    (stage.own / "server.crt").write_text(before)
-    assert all(stage.is_shown(one, stage.own) for one in OF_ITS_OWN), "what was in use stays"
+    said = f"the certificates in use stay: {file} has no certificate in it"
+    wait_for(lambda: said in stage.server.log.read_text()[mark:], "the log says what stays")
+    assert {one: stage.shown(one, stage.own) for one in OF_ITS_OWN} == in_use, "while its file is broken"
+    file.write_text(before)
+    wait_for(lambda: all(stage.is_shown(one, stage.own) for one in OF_ITS_OWN), "what was in use is right again")
 
 
 def test_the_lines_that_are_printed_say_which_listeners_speak_tls(tmp_path: Path, stage: Stage) -> None:
