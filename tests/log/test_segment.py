@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from waystation.log.segments.segment import FIRST_ALLOCATION, Segment
 from waystation.world import OsDisk
 
 BASE = 1_000
+CHUNK = 64 * 1024
+"""Bytes that a walk reads at once."""
 
 
 def new(folder: Path, interval: int = 300) -> Segment:
@@ -32,6 +35,17 @@ def segment(tmp_path: Path) -> Segment:
     made.create(NOW_MS)
     for i in range(100):
         write(made, BASE + 3 * i, 2, at=NOW_MS + i)
+    return made
+
+
+@pytest.fixture
+def sparse(tmp_path: Path) -> Segment:
+    """40 batches of one record in some 290 KiB, of which the index has none: a search passes several of the chunks that
+    are read at once, and a batch that is larger than one. Every third offset begins one."""
+    made = new(tmp_path, 2**30)
+    made.create(NOW_MS)
+    for i in range(40):
+        write(made, BASE + 3 * i, at=NOW_MS + i, size=100_000 if i == 20 else 5_000)
     return made
 
 
@@ -173,12 +187,42 @@ def test_a_batch_larger_than_the_window_of_a_walk_is_stepped_over(tmp_path: Path
 def test_whatever_is_damaged_an_offset_is_found_as_by_looking_at_every_batch(segment: Segment, field: int) -> None:
     """To find one, batches before it are stepped over with a glance; where that has to stop, it must stop."""
     positions = [position for position, _ in segment.walk(0)]
-    for victim in (positions[0], positions[13], positions[-1]):
+    check_with_damage(segment, field, [positions[0], positions[13], positions[-1]], range(BASE - 1, BASE + 302))
+
+
+@pytest.mark.parametrize("field", [0, 7, 8, 11, 16, 23, 26], ids=lambda at: f"byte {at} of a header")
+def test_so_it_is_found_behind_chunks_of_which_the_index_knows_nothing(sparse: Segment, field: int) -> None:
+    positions = [position for position, _ in sparse.walk(0)]
+    assert sparse.index.floor(120) == 0
+    assert positions[-1] > 4 * CHUNK
+    across = max(one for one in positions if one < CHUNK)  # it begins in one chunk and ends in the next
+    behind = min(one for one in positions if one > CHUNK)
+    victims = [positions[0], positions[5], across, behind, positions[20], positions[21], positions[-1]]
+    check_with_damage(sparse, field, victims, range(BASE - 1, BASE + 122))
+
+
+def test_an_offset_that_comes_again_behind_a_chunk_ends_the_search(sparse: Segment) -> None:
+    """Each batch has an offset of this segment, so only what was passed in the chunks before says that it is wrong."""
+    path, content = Path(sparse.path()), Path(sparse.path()).read_bytes()
+    for position, header in list(sparse.walk(0))[1:]:
+        before = header.base_offset - 3
+        path.write_bytes(content[:position] + before.to_bytes(8, "big") + content[position + 8 :])
+        assert found(sparse, before) == before
+        assert [found(sparse, offset) for offset in range(before + 1, BASE + 122)] == [None] * (BASE + 121 - before)
+
+
+def check_with_damage(segment: Segment, field: int, victims: Sequence[int], offsets: Iterable[int]) -> None:
+    check_found(segment, offsets)
+    for victim in victims:
         flip(Path(segment.path()), victim + field)
-        for offset in range(BASE - 1, BASE + 302):
-            looked_at = segment.walk(segment.index.floor(offset - BASE))
-            assert segment.find(offset) == next((one for one in looked_at if one[1].last_offset >= offset), None)
+        check_found(segment, offsets)
         flip(Path(segment.path()), victim + field)
+
+
+def check_found(segment: Segment, offsets: Iterable[int]) -> None:
+    for offset in offsets:
+        looked_at = segment.walk(segment.index.floor(offset - BASE))
+        assert segment.find(offset) == next((one for one in looked_at if one[1].last_offset >= offset), None)
 
 
 def test_rot_is_found_on_the_first_read_wherever_the_reading_starts(segment: Segment) -> None:
