@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import struct
+from collections import deque
 from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any
 
@@ -66,6 +67,7 @@ class _Line:
         self._rng = kafka.clients.rng
         self._number = 0
         self._incoming = bytearray()
+        self._on_the_way: deque[bytes] = deque()
         self._answer: asyncio.Future[bytes] | None = None
         self.open = True
         self._protocol = self._context.run(kafka.listener(node).connection, lambda: None)
@@ -104,7 +106,9 @@ class _Line:
             self._protocol.connection_lost(None)
 
     def sent(self, data: bytes) -> None:
-        self._later(self._arrived, data, context=contextvars.Context())
+        """Arrives behind what was sent before it, however long each of them takes."""
+        self._on_the_way.append(data)
+        self._later(self._arrived, context=contextvars.Context())
 
     def closed(self) -> None:
         """By the node."""
@@ -114,8 +118,8 @@ class _Line:
 
     # -- at the client ------------------------------------------------------------------------------------------------
 
-    def _arrived(self, data: bytes) -> None:
-        self._incoming += data
+    def _arrived(self) -> None:
+        self._incoming += self._on_the_way.popleft()
         if len(self._incoming) < 4:
             return
         (size,) = struct.unpack_from(">i", self._incoming)
