@@ -24,8 +24,9 @@ from waystation.topics.topics import QUEUES_TOPIC
 
 TIMEOUT_S = 3.0
 QUEUE = "jobs"
-KNOWN_ERRORS = frozenset({320, 404, 405, 406, 541})
-"""Reply codes by which a channel or connection may end: forced, not found, locked, not now, internal."""
+KNOWN_ERRORS = frozenset({320, 404, 405, 541})
+"""Reply codes by which a channel or connection may end: forced, not found, locked, internal. Not 406: these clients
+acknowledge what they were delivered, on its channel and once, so that no tag of theirs is unknown."""
 
 
 class _Connection(SimConnection):

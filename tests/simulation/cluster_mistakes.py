@@ -36,6 +36,7 @@ from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
 from waystation.log.producers import Producers, StoredBatch
 from waystation.message import Message, Terms, terms_of
+from waystation.protocols.amqp.channel import Channel
 from waystation.protocols.kafka.records.fetch_codec import FetchPartition, PartitionAnswer
 from waystation.protocols.kafka.records.fetch_reading import Reading
 from waystation.queues.shard import queue as queue_module
@@ -526,6 +527,18 @@ def forget_to_fence_an_old_epoch_after_a_failover() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def refuse_an_ack_of_what_was_delivered() -> Iterator[None]:
+    """As if its delivery tag were unknown."""
+    real = Channel.acknowledge
+
+    def acknowledge(self: Channel, tag: int, multiple: bool) -> bool:
+        return tag % 3 != 0 and real(self, tag, multiple)
+
+    with patch.object(Channel, "acknowledge", acknowledge):
+        yield
+
+
 FEW = 20
 KILLS = ["crash", "crash_leaders"]
 CUTS = ["cut_off", "cut_link", "pause"]
@@ -554,6 +567,7 @@ MISTAKES: dict[str, Mistake] = {
         Mistake(forget_which_partitions_members_have, LEADERS, ["publish", "members"], 12),
         Mistake(answer_a_produce_request_before_it_is_durable, LEADERS, ["publish", "kafka"], 6),
         Mistake(confirm_a_publish_before_it_is_durable, LEADERS, ["queues", "amqp"], 10),
+        Mistake(refuse_an_ack_of_what_was_delivered, LEADERS, ["queues", "amqp"], 10),
         Mistake(tell_consumers_of_no_aborted_transactions, ["pause"], ["publish", "process", "kafka"], 5),
         Mistake(refuse_an_offset_that_a_new_leader_cannot_show_yet, LEADERS, ["publish", "kafka"], 5),
         Mistake(lose_what_share_groups_have_not_accepted, LEADERS, ["publish", "share"], 5),
