@@ -1,4 +1,5 @@
-"""Where things are, for rules: a thing's namespace and its name in it, by the name that the broker knows it by."""
+"""Where things are, for rules: a thing's namespace and its name in it, by the name that the broker knows it by. And
+what a target names."""
 
 from __future__ import annotations
 
@@ -35,3 +36,14 @@ class Whereabouts:
         if resource == "cluster":
             return ANY, CLUSTER, CLUSTER
         return (name if resource == "namespace" else DEFAULT), name, name
+
+
+def target_of(binding_target: str) -> tuple[Resource, str]:
+    """`queue:NAME`, `topic:NAME` or `exchange:NAME`, as permissions call it."""
+    kind, _, name = binding_target.partition(":")
+    return ("topic" if kind == "topic" else "exchange" if kind == "exchange" else "queue"), name
+
+
+def dead_letter_target_of(name: str) -> tuple[Resource, str]:
+    """A queue by its name, or `topic:NAME`: where dead letters go to, or are sent back to."""
+    return target_of(name) if name.startswith("topic:") else ("queue", name)

@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
-from waystation.broker.access.messaging.family import dead_letter_target_of, target_of
 from waystation.broker.access.messaging.groups import GroupAccess
 from waystation.broker.access.messaging.inboxes import InboxAccess
 from waystation.broker.access.messaging.open_consumers import Question, ask
@@ -67,6 +66,7 @@ from waystation.routing.namespace_names import DEFAULT, NamespaceNames, prefix_o
 from waystation.routing.resolving import ResolvedRoute
 from waystation.security.permissions import Resource
 from waystation.security.principals import Principal
+from waystation.security.whereabouts import dead_letter_target_of, target_of
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.dedup import DEDUP_MS, DEDUP_SETTING
 from waystation.topics.messages import PublishReceipts

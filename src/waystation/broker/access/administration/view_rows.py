@@ -42,13 +42,13 @@ from waystation.admin.views.view_settings import SettingsOut as SettingsOut
 from waystation.admin.views.view_settings import SettingsQuery as SettingsQuery
 from waystation.admin.views.view_topics import TopicOut as TopicOut
 from waystation.broker.access.administration.queries import convert, unknown
-from waystation.broker.access.messaging.family import dead_letter_target_of, target_of
 from waystation.broker.access.messaging.open_consumers import Question
 from waystation.errors import NotFound, near_matches
 from waystation.health.health import Reason as Reason
 from waystation.observe.connections import ConnectionInfo
 from waystation.queues import redriving
 from waystation.security.permissions import Operation, Resource
+from waystation.security.whereabouts import dead_letter_target_of, target_of
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker

@@ -5,9 +5,10 @@ A family of `Access`; on the loop's thread only.
 
 from __future__ import annotations
 
-from waystation.broker.access.messaging.family import Family, target_of
+from waystation.broker.access.messaging.family import Family
 from waystation.routing.exchanges.binding import Binding
 from waystation.routing.exchanges.exchange import Exchange
+from waystation.security.whereabouts import target_of
 
 
 class ExchangeAccess(Family):

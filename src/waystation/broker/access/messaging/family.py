@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def target_of(binding_target: str) -> tuple[Resource, str]:
-    """`queue:NAME`, `topic:NAME` or `exchange:NAME`, as permissions call it."""
-    kind, _, name = binding_target.partition(":")
-    return ("topic" if kind == "topic" else "exchange" if kind == "exchange" else "queue"), name
-
-
-def dead_letter_target_of(name: str) -> tuple[Resource, str]:
-    """A queue by its name, or `topic:NAME`: where dead letters go to, or are sent back to."""
-    return target_of(name) if name.startswith("topic:") else ("queue", name)
-
-
 def spelled(settings: Mapping[str, object]) -> str:
     """Settings for the audit log: what is secret is not said."""
     return ", ".join(f"{name}={_shown(name, value)}" for name, value in settings.items())
