@@ -8,8 +8,8 @@ through, never half-changed. For the views of the broker.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
 from msgspec import Meta
@@ -70,16 +70,27 @@ async def page_of(known: Sequence[str], search: str, after: str | None, limit: i
     return NamesPage(names, names[-1] if at + limit < len(found) else None, len(found))
 
 
-async def matching(known: Sequence[str], search: str) -> Sequence[str]:
-    """Those that have `search` in them, whatever its capitals."""
+async def matching(known: Sequence[str], search: str, local: Callable[[str], str] | None = None) -> Sequence[str]:
+    """Those that have `search` in them, whatever its capitals. `local`: what whoever searches calls them."""
     if not search:
         return known
     wanted = search.casefold()
     found: list[str] = []
     for at in range(0, len(known), STEP):
-        found += [name for name in known[at : at + STEP] if wanted in name.casefold()]
+        some = known[at : at + STEP]
+        if local is None:
+            found += [name for name in some if wanted in name.casefold()]
+        else:
+            found += [name for name in some if wanted in local(name).casefold()]
         await asyncio.sleep(0)
     return found
+
+
+def span(known: Sequence[str], prefix: str) -> tuple[int, int]:
+    """Of names in order: where those with a prefix begin and end."""
+    size = len(prefix)
+    first = bisect_left(known, prefix)
+    return first, bisect_right(known, prefix, lo=first, key=lambda name: name[:size])
 
 
 async def sort_in_steps(names: list[str]) -> list[str]:

@@ -713,6 +713,7 @@ def test_a_view_that_lists_things_has_those_that_the_principal_may_see(
     tmp_path: Path, what: str, listed: Listed
 ) -> None:
     query = {**least(VIEWS[what].query), **WIDE.get((what, listed.field), {})}
+    row_lists = VIEWS[what].lists
 
     class NoneOfThose(OpenPermissions):
         """What the rows are about is for nobody."""
@@ -723,17 +724,55 @@ def test_a_view_that_lists_things_has_those_that_the_principal_may_see(
 
     hidden: set[tuple[Resource, str]] = set()
 
+    def total(rows: list[Any]) -> int | None:
+        """Nobody opens all messages that wait for topics, to count some."""
+        return None if (what, listed.field) == ("delayed", "messages") else len(rows)
+
+    def is_shown(row: Any) -> bool:
+        return not hidden & {*listed.about(row)}
+
     async def story(stage: Stage) -> None:
-        await stage.broker.queues.declare("other", QueueSettings(dead_letter=QUEUE))
-        await stage.broker.queues.put_durable("other", [Message(b"x", delay_ms=60_000)])
-        stage.broker.messages.publish(TOPIC, [Message(b"x", delay_ms=60_000)])
-        everything = await stage.access.views.view(what, query)
-        shown = getattr(everything, listed.field)
-        assert shown, "there is something to hide"
-        hidden.update(listed.about(shown[0])[-1:])
-        part = await stage.access.views.view(what, query)
-        shown = getattr(part, listed.field)
-        assert not [one for one in shown if hidden & {*listed.about(one)}]
-        assert getattr(part, listed.total) == len(shown)
+        await fill(stage.broker)
+
+        async def walk(**more: Any) -> list[Any]:
+            """Its pages, to the last."""
+            pages = [await stage.access.views.view(what, {**query, **more})]
+            while pages[-1].next is not None:
+                pages.append(await stage.access.views.view(what, {**query, **more, "after": pages[-1].next}))
+                assert len(pages) < 100
+            return pages
+
+        (everything,) = await walk()
+        there = getattr(everything, listed.field)
+        assert len(there) > 3, "there is something to hide"
+        assert getattr(everything, listed.total) == total(there)
+        for left_out in ({0}, {len(there) - 1}, {0, 2, len(there) - 1}):
+            hidden.clear()
+            hidden.update(about for index in left_out for about in listed.about(there[index])[-1:])
+            visible = [row for row in there if is_shown(row)]
+            (part,) = await walk()
+            assert getattr(part, listed.field) == visible
+            assert getattr(part, listed.total) == total(visible)
+            pages = await walk(limit=1)
+            found = [row for page in pages for row in getattr(page, listed.field)]
+            assert [row for at, row in enumerate(found) if row not in found[:at]] == visible
+            assert {getattr(page, listed.total) for page in pages} == {total(visible)}
+            # A page without a row would begin behind one that is hidden, and one more would say that there is one.
+            rows = [[row for other in row_lists for row in getattr(page, other.field)] for page in pages]
+            assert all(rows), "no page is empty, so each begins behind what was on the one before"
 
     with_stage(tmp_path, NoneOfThose(), story)
+
+
+async def fill(broker: Broker) -> None:
+    """Four things at least of each kind that a view lists."""
+    for name in ("extra-a", "extra-b", "extra-c", "extra-d"):
+        await broker.topics.create(name, 1)
+        await broker.queues.declare(name, QueueSettings(dead_letter=f"{name}.dead"))
+        await broker.queues.put_durable(name, [Message(b"x", delay_ms=60_000)])
+        broker.messages.publish(name, [Message(b"x", delay_ms=60_000)])
+        await broker.groups.commit_offsets(name, [OffsetToCommit(TOPIC, 0, 1)])
+        await broker.routing.declare_exchange(name, "fanout")
+        await broker.routing.bind(EXCHANGE, f"queue:{name}")
+        await broker.namespaces.create(name)
+        await broker.policies.set(Policy(name, "limits", "^none", {"max-length": 1}))

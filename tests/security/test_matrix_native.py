@@ -13,7 +13,7 @@ import pytest
 
 from tests.security.matrix_kit import ADMIN, ALICE, PASSWORD, SECRET, Row, Stage, Told, Walk, right, run, stage
 from tests.support.ports import split_address
-from waystation.broker.access.administration.view_rows import ACTIONS, VIEWS
+from waystation.broker.access.administration.view_rows import ACTIONS, VIEWS, Listing
 from waystation.broker.access.administration.view_rows import Row as ViewRow
 from waystation.log.batches import batch as batches
 from waystation.protocols.native.commands import requests
@@ -274,12 +274,12 @@ def test_every_command_view_and_action() -> None:
 
 
 def test_a_verb_without_a_row_fails_and_so_does_one_that_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unasked(broker: Any, query: Any) -> None:
+    async def unasked(broker: Any, query: Any, sight: Any) -> None:
         await broker.users.remove(query.user)
 
     row: Any = ACTIONS["remove-user"]
     monkeypatch.setitem(
-        ACTIONS, "forget-user", ViewRow(row.query, unasked, None, VIEWS["queues"].asks, lists=VIEWS["queues"].lists)
+        ACTIONS, "forget-user", ViewRow(row.query, Listing(unasked, VIEWS["queues"].lists), None, VIEWS["queues"].asks)
     )
     assert "act forget-user" in verbs()
     walk = Walk(ask, {"act forget-user"}, {})

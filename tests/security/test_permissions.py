@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.broker.kit import broker_on, run
 from waystation.broker.access import Access
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, LOCAL, Principal
 from waystation.broker.broker import Broker
+from waystation.catalog import Change, Update
 from waystation.errors import NotAllowed, WaystationError
 from waystation.message import Message
 from waystation.protocol import Subscribe
 from waystation.queues.settings import QueueSettings
-from waystation.security.permissions import Operation, Resource
+from waystation.routing.namespace_names import prefix_of, split_full_name
+from waystation.security.permissions import Operation, Permissions, Resource, key_of
 from waystation.security.rules import Rule
 from waystation.security.users import User
+from waystation.security.whereabouts import Whereabouts
 from waystation.share.topic_queue_settings import TopicQueueSettings
 from waystation.subscriptions.tailing import NEXT
 
@@ -282,5 +289,71 @@ def test_what_creates_its_topic_needs_the_right_to_create_it(tmp_path: Path) -> 
         await broker.permissions.remove([may("create", "topic", "orders")])
         await alice.bind("events", "topic:orders", "k")  # it is there
         assert "orders" in broker.topics
+
+    with_users(tmp_path, story)
+
+
+class _Tenants:
+    """Namespaces, of which one's name begins with another's."""
+
+    def of(self, name: str) -> str:
+        namespace = split_full_name(name)[0]
+        return namespace if namespace in ("shop", "shop.eu") else DEFAULT
+
+    def local(self, name: str) -> str:
+        return name[len(prefix_of(self.of(name))) :]
+
+    def of_topic(self, topic: str) -> str:
+        return next((one for one in ("shop.eu", "shop") if topic.startswith(f"{one}.")), DEFAULT)
+
+
+LISTED: tuple[Resource, ...] = ("topic", "queue", "exchange", "group", "namespace")
+SOME_NAMES = [
+    f"{namespace}{between}{name}"
+    for namespace, between in (("", ""), ("shop", "/"), ("shop", "."), ("shop.eu", "/"), ("shop.eu", "."))
+    for name in ("a", "ab", "amq.default", "eu", "eu.a", "")
+] + ["shop", "shop.eu"]
+SOME_RULES = st.builds(
+    Rule,
+    st.just("User:alice"),
+    st.sampled_from(["describe", "read", "all"]),
+    st.sampled_from(LISTED),
+    st.sampled_from(["a", "*", "amq.", "shop/", "shop.", "s", *SOME_NAMES[:-8]]).filter(bool),
+    match=st.sampled_from(["literal", "literal", "prefixed", "regex"]),
+    allow=st.sampled_from([True, True, False]),
+    namespace=st.sampled_from(["*", "*", "shop", "shop.eu", "/"]),
+).filter(lambda rule: rule.name != "*" or rule.match == "literal")
+
+
+@given(st.lists(SOME_RULES, max_size=4), st.sampled_from(["", "shop", "shop.eu"]))
+def test_all_or_nothing_of_a_kind_is_what_asking_for_each_would_say(rules: list[Rule], within: str) -> None:
+    users: Any = SimpleNamespace(subscribe_changes=lambda callback: None, find=lambda name: None)
+    nothing: Any = None
+    tenants: Any = _Tenants()
+    asked = Permissions(nothing, nothing, users, superusers=(), enforced=lambda: True, whereabouts=Whereabouts(tenants))
+    update = Update(1, tuple(Change(key_of(rule), msgspec.json.encode(rule)) for rule in rules))
+    run(asked.apply(update))
+    alice = ALICE.inside(within)
+    for resource in LISTED:
+        extent = asked.extent(alice, "describe", resource)
+        begin = prefix_of(within) if within else ""
+        names = [name for name in SOME_NAMES if name.startswith(begin) and (name or resource == "exchange")]
+        if extent is not None:
+            assert {asked.allows(alice, "describe", resource, name) for name in names} <= {extent}
+
+
+def test_a_rule_about_everything_needs_no_look_at_names(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        extent = broker.permissions.extent
+        assert extent(ALICE, "describe", "queue") is False
+        await broker.namespaces.create("shop")
+        await broker.permissions.add([may("read", "queue", "*", namespace="shop")])
+        assert extent(ALICE, "describe", "queue") is None
+        assert extent(ALICE.inside("shop"), "describe", "queue") is True
+        await broker.permissions.add([may("describe", "queue", "*")])
+        assert extent(ALICE, "describe", "queue") is True
+        await broker.permissions.add([may("describe", "queue", "x", allow=False)])
+        assert extent(ALICE, "describe", "queue") is None
+        assert extent(Principal("admin"), "describe", "queue") is True
 
     with_users(tmp_path, story)

@@ -60,6 +60,9 @@ class OpenPermissions(Permissions):
     def allows_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> bool:
         return self.allows(principal, operation, resource, f"{prefix}*")
 
+    def extent(self, principal: Principal, operation: Operation, resource: Resource) -> bool | None:
+        return None
+
     def allows_some(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
         return self.allows(principal, operation, resource, "*")
 

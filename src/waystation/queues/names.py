@@ -5,11 +5,11 @@ Names that begin with two underscores are the broker's own queues: protocols loo
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator
 
 from waystation.errors import NotAllowed
-from waystation.paging import STEP, sort_in_steps
+from waystation.paging import STEP, sort_in_steps, span
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 
@@ -70,8 +70,8 @@ class QueueNames(dict[str, QueuePlace]):
         if self._sorted is None or self._came > STEP:
             await self._sort_in_steps()
         known = self._in_order()
-        first, last = _span(known, prefix)
-        own_first, own_last = _span(known, INTERNAL_PREFIX)
+        first, last = span(known, prefix)
+        own_first, own_last = span(known, INTERNAL_PREFIX)
         return known[first : max(first, min(last, own_first))] + known[min(last, max(first, own_last)) : last]
 
     async def _sort_in_steps(self) -> None:
@@ -100,10 +100,3 @@ class QueueNames(dict[str, QueuePlace]):
                 del self._sorted[bisect_left(self._sorted, name)]
         self._went.clear()
         return self._sorted
-
-
-def _span(known: Sequence[str], prefix: str) -> tuple[int, int]:
-    """Where the names with a prefix begin and end."""
-    size = len(prefix)
-    first = bisect_left(known, prefix)
-    return first, bisect_right(known, prefix, lo=first, key=lambda name: name[:size])

@@ -21,10 +21,11 @@ from waystation.catalog import Update, rows
 from waystation.catalog.changes import ChangeQueue
 from waystation.errors import Full, NotAllowed
 from waystation.observe.events import event_logger
-from waystation.routing.namespace_names import DEFAULT
+from waystation.routing.namespace_names import DEFAULT, prefix_of
 from waystation.security.principals import ANONYMOUS, FULL, Principal
 from waystation.security.rules import ANY, Judge, Operation, ReadOnlyJudge, Resource, Rule, RuleBook, check_rule
 from waystation.security.tags import rules_of_tags
+from waystation.security.whereabouts import NAMED
 
 if TYPE_CHECKING:
     from waystation.catalog import Catalog
@@ -193,6 +194,20 @@ class Permissions:
             return True
         judge = self._judge(principal)
         return judge is None or judge.allows_some(operation, resource)
+
+    def extent(self, principal: Principal, operation: Operation, resource: Resource) -> bool | None:
+        """With how many of a kind it may: True, with all (in a namespace: with all whose names begin with its prefix);
+        False, with none; None, that depends on the name. So a list that needs no look at names gets none."""
+        within = principal.within
+        judge = None if self._open else self._judge(principal)
+        if judge is not None and not judge.allows_some(operation, resource):
+            return False
+        if within and resource not in NAMED:
+            return None  # where such a thing is, is not said by how its name begins
+        if judge is None:
+            return True
+        whole = judge.allows_under(operation, resource, within or ANY, "", prefix_of(within) if within else "")
+        return True if whole else None
 
     def _allows(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> bool:
         judge = self._judge(principal)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,10 +19,11 @@ import msgspec
 from msgspec import Meta
 
 from waystation.admin.jobs import Job
+from waystation.admin.sight import EVERYTHING, Sight
 from waystation.errors import Corrupt, StorageFailed
 from waystation.message import Message, size_of
 from waystation.message_json import to_json_object
-from waystation.paging import STEP, After, Limit, Next, Pace, Search, Total, page_of, sort_in_steps
+from waystation.paging import STEP, After, Limit, Next, Pace, Search, Total, matching, page_of, sort_in_steps
 from waystation.protocol import Peeked, RedriveAnswer
 from waystation.queues.dead_letter_names import topics_and_groups
 from waystation.queues.failure_history import EXCHANGE_TARGET, TOPIC_TARGET, failure_history_of
@@ -32,6 +33,7 @@ from waystation.queues.redriving import GROUP_TARGET, Redrive
 from waystation.queues.shard.queue import Queue
 from waystation.queues.shard.shard import Shard
 from waystation.routing.filtering.filters import compile_filter
+from waystation.security.rules import Resource
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -79,25 +81,34 @@ class PlacesQuery(msgspec.Struct):
     limit: Limit = 100
 
 
-async def dead_letter_places(broker: ManagedBroker, query: PlacesQuery) -> DeadLetterPlaces:
+async def dead_letter_places(broker: ManagedBroker, query: PlacesQuery, sight: Sight = EVERYTHING) -> DeadLetterPlaces:
     """The targets of dead letters, in the order of their names."""
-    found = _Sources()
+    found = _Sources(sight)
+    pace = Pace(broker.world.clock)
     names = await broker.queues.listed()
     for at in range(0, len(names), STEP):
         for queue in broker.queues.those(names[at : at + STEP]):
             if queue.settings.dead_letter is not None:
-                found.add(queue.settings.dead_letter, queue.name)
+                found.add(queue.settings.dead_letter, "queue", queue.name)
             for group in _default_of(broker, queue.name):
-                found.add(queue.name, group)
+                found.add(queue.name, "group", group)
+            if pace.due:
+                await pace.breathe()
         await asyncio.sleep(0)
     groups = broker.shared.names()
     for at in range(0, len(groups), STEP):
         for name in groups[at : at + STEP]:
             target = broker.shared.get(name).settings.dead_letter if name in broker.shared else None
             if target is not None and not target.startswith(EXCHANGE_TARGET):
-                found.add(target, GROUP_TARGET + name)
+                found.add(target, "group", name)
+            if pace.due:
+                await pace.breathe()
         await asyncio.sleep(0)
-    page = await page_of(await sort_in_steps(list(found.names)), query.search, query.after or None, query.limit)
+    targets: Sequence[str] = await sort_in_steps(list(found.names))
+    if not sight.sees_all("queue", "topic"):
+        targets = await sight.sifted(targets, sight.sees_dead_letter_target)
+    targets = await matching(targets, query.search, sight.local_target if sight.within else None)
+    page = await page_of(targets, "", query.after or None, query.limit)
     places = [
         DeadLetterPlace(name, found.names[name], found.counts[name], _waiting(broker, name)) for name in page.names
     ]
@@ -105,22 +116,26 @@ async def dead_letter_places(broker: ManagedBroker, query: PlacesQuery) -> DeadL
 
 
 class _Sources:
-    """From targets to those who send there."""
+    """From targets to those who send there, of those that are seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, sight: Sight) -> None:
+        self._sight = None if sight.sees_all("queue", "group") else sight
         self.names: dict[str, list[str]] = {}
         self.counts: Counter[str] = Counter()
 
-    def add(self, target: str, source: str) -> None:
+    def add(self, target: str, kind: Resource, source: str) -> None:
+        names = self.names.setdefault(target, [])
+        if self._sight is not None and not self._sight.sees(kind, source):
+            return
         self.counts[target] += 1
         if self.counts[target] <= SOURCES_SHOWN:
-            self.names.setdefault(target, []).append(source)
+            names.append(GROUP_TARGET + source if kind == "group" else source)
 
 
 def _default_of(broker: ManagedBroker, queue: str) -> list[str]:
     """The groups of subscribers whose dead go to this queue because nobody said otherwise."""
     return [
-        GROUP_TARGET + group
+        group
         for topic, group in topics_and_groups(queue)
         if topic in broker.topics and (group in broker.shared or broker.groups.exists(group))
     ]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
+from waystation.admin.sight import EVERYTHING, Sight
 from waystation.errors import Conflict, Invalid, NotFound
 from waystation.message import Message
 from waystation.paging import STEP, Limit, Pace, Search, matching, page_of
@@ -47,6 +48,7 @@ NUMBER_DIGITS = 20
 
 DelayedPlace = tuple[int, int]
 """(when it is due, its tag): what the messages are ordered by."""
+BEGINNING: DelayedPlace = (0, -1)
 
 
 class DelayedQuery(msgspec.Struct):
@@ -96,7 +98,7 @@ class DelayedList(msgspec.Struct):
     total: Annotated[int, Meta(description="messages, or queues, in all; null: not known")] | None
 
 
-async def delayed_view(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
+async def delayed_view(broker: ManagedBroker, query: DelayedQuery, sight: Sight = EVERYTHING) -> DelayedList:
     """What waits in a queue, what waits for topics, or which queues have something that waits."""
     if query.queue is not None and (query.topic is not None or query.topics):
         raise Invalid("queue: ask for a queue's messages or for those to topics, not for both")
@@ -104,8 +106,8 @@ async def delayed_view(broker: ManagedBroker, query: DelayedQuery) -> DelayedLis
         shard, queue = broker.queues.of_users(query.queue)
         return await _of_queue(broker, shard, queue, query)
     if query.topic is not None or query.topics:
-        return await _to_topics(broker, query)
-    return await _queues(broker, query)
+        return await _to_topics(broker, query, sight)
+    return await _queues(broker, query, sight)
 
 
 def waiting_for_topics(broker: ManagedBroker) -> int:
@@ -120,19 +122,20 @@ def waiting_for_topics(broker: ManagedBroker) -> int:
 # -- which queues ------------------------------------------------------------------------------------------------------
 
 
-async def _queues(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
+async def _queues(broker: ManagedBroker, query: DelayedQuery, sight: Sight) -> DelayedList:
     waiting: dict[str, int] = {}
-    names = await matching(await broker.queues.listed(query.prefix), query.search)
+    names = await matching(await broker.queues.listed(query.prefix), query.search, sight.local_names("queue"))
     for at in range(0, len(names), STEP):
         for queue in broker.queues.those(names[at : at + STEP]):
             ledger = queue.ledger
             if ledger is not None and ledger.delayed:
                 waiting[queue.name] = ledger.delayed
         await asyncio.sleep(0)
-    page = await page_of(list(waiting), "", query.after or None, query.limit)
+    page = await page_of(await sight.names("queue", list(waiting)), "", query.after or None, query.limit)
     found = [DelayedQueue(name, waiting[name]) for name in page.names]
-    # How many wait for the topics of a namespace could be told by opening all of them alone.
-    return DelayedList([], found, None if query.prefix else waiting_for_topics(broker), page.next, page.total)
+    # How many wait for some of the topics, those of a namespace say, could be told by opening all of them alone.
+    to_topics = None if query.prefix or not sight.sees_all("topic") else waiting_for_topics(broker)
+    return DelayedList([], found, to_topics, page.next, page.total)
 
 
 # -- the messages of a queue -------------------------------------------------------------------------------------------
@@ -234,23 +237,26 @@ def _shown(queue: str, ledger: Ledger, due_ms: int, entry: int, taken_ms: int, m
 # -- to topics ---------------------------------------------------------------------------------------------------------
 
 
-async def _to_topics(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
+async def _to_topics(broker: ManagedBroker, query: DelayedQuery, sight: Sight) -> DelayedList:
     """Those that wait in the broker's own queue. To find some topics', the messages are opened: some, then `next`."""
+    sees_all = sight.sees_all("topic")
+    all_of_them = sees_all and query.topic is None and not query.topic_prefix
+    after = _read_after(query.after)
     waiting = waiting_for_topics(broker)
     if not waiting:
         return DelayedList([], [], 0, None, 0)
-    all_of_them = query.topic is None and not query.topic_prefix
+    known = waiting if all_of_them else None
     shard, queue = broker.queues.get(delayed.QUEUE)
     ledger = queue.open_ledger()
     pace = Pace(broker.world.clock)
     shown: list[DelayedOut] = []
     step = query.limit if all_of_them else max(query.limit, AT_ONCE)
-    after, looked, more = _read_after(query.after), 0, True
+    looked, more = 0, True
     while more and len(shown) < query.limit and looked < LOOKED_AT and pace.elapsed_s < MAX_WORK_S:
         places = await first_delayed(ledger, after, step + 1)
         more = len(places) > step
         opened = await _opened(broker, shard, queue, places[:step])
-        wanted = [one for one in opened if _is_wanted(one.topic, query)]
+        wanted = [one for one in opened if _is_wanted(one.topic, query, sight)]
         room = query.limit - len(shown)
         shown += wanted[:room]
         if len(wanted) > room:
@@ -259,12 +265,15 @@ async def _to_topics(broker: ManagedBroker, query: DelayedQuery) -> DelayedList:
         elif places:
             after = places[:step][-1]
         looked += len(opened)
-    known = waiting if all_of_them else None
-    return DelayedList(shown, [], known, _written(after) if more else None, known)
+    if not more:
+        return DelayedList(shown, [], known, None, known)
+    return DelayedList(shown, [], known, _written(after), known)
 
 
-def _is_wanted(topic: str | None, query: DelayedQuery) -> bool:
-    return topic is not None and query.topic in (None, topic) and topic.startswith(query.topic_prefix)
+def _is_wanted(topic: str | None, query: DelayedQuery, sight: Sight) -> bool:
+    if topic is None or query.topic not in (None, topic) or not topic.startswith(query.topic_prefix):
+        return False
+    return sight.sees("topic", topic)
 
 
 def target_of(message: Message) -> tuple[str, int | None] | None:
@@ -310,7 +319,7 @@ def _written(place: DelayedPlace) -> str:
 
 def _read_after(text: str) -> DelayedPlace:
     if not text:
-        return 0, -1
+        return BEGINNING
     due, dash, tag = text.partition("-")
     if not (dash and _is_number(due) and _is_number(tag)):
         raise Invalid(f"after: {text[:60]!r} is no `next` of a page of delayed messages")

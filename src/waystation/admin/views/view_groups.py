@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
+from waystation.admin.sight import EVERYTHING, Sight
 from waystation.errors import NotFound
 from waystation.groups.history import HistoryEntry
 from waystation.groups.machines.calls import TopicPartition
@@ -111,13 +112,14 @@ class _Summary(NamedTuple):
 # -- the list ----------------------------------------------------------------------------------------------------------
 
 
-async def groups_view(broker: ManagedBroker, query: GroupsQuery) -> GroupsOut:
+async def groups_view(broker: ManagedBroker, query: GroupsQuery, sight: Sight = EVERYTHING) -> GroupsOut:
     """In the order of names."""
     pace = Pace(broker.world.clock)
     names = [*broker.groups.names(), *broker.shared.names()]
     if query.kind or query.state:
         names = await _filtered(broker, names, query, pace)
-    page = await page_of(await sort_in_steps(names), query.search, query.after, query.limit)
+    seen = await sight.names("group", await sort_in_steps(names), query.search)
+    page = await page_of(seen, "", query.after, query.limit)
     ends = _Ends(broker)
     groups: list[GroupOut] = []
     for name in page.names:

@@ -5,14 +5,16 @@ RabbitMQ's management API has them in RabbitMQ's shape; these are for the native
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from waystation.admin.policy_rules import Policy
+from waystation.admin.sight import EVERYTHING, Sight
 from waystation.errors import NotFound, near_matches
-from waystation.paging import After, Limit, Next, Search, Total, page_of
+from waystation.paging import After, Limit, Next, Search, Total, matching, page_of
 from waystation.routing.namespaces import Limits
 
 if TYPE_CHECKING:
@@ -73,9 +75,10 @@ class SetNamespace(NamespaceTerms, kw_only=True):
     namespace: str
 
 
-async def namespaces_page(broker: ManagedBroker, query: NamespacesQuery) -> NamespaceList:
+async def namespaces_page(broker: ManagedBroker, query: NamespacesQuery, sight: Sight = EVERYTHING) -> NamespaceList:
     """In the order of their names."""
-    page = await page_of(sorted(broker.namespaces.names()), query.search, query.after or None, query.limit)
+    names = await sight.names("namespace", sorted(broker.namespaces.names()), query.search)
+    page = await page_of(names, "", query.after or None, query.limit)
     shown = [_shown(broker, name) for name in page.names if name in broker.namespaces]
     return NamespaceList(shown, page.next, page.total)
 
@@ -164,13 +167,21 @@ class SetPolicy(PolicyTerms, kw_only=True):
     policy: str
 
 
-async def policies_page(broker: ManagedBroker, query: PoliciesQuery) -> PolicyList:
+async def policies_page(broker: ManagedBroker, query: PoliciesQuery, sight: Sight = EVERYTHING) -> PolicyList:
     """In the order of namespaces and names; a place in it is NAMESPACE, a line feed and the name."""
     if query.namespace:
         broker.namespaces.get(query.namespace)
-    known = {f"{one.namespace}\n{one.name}": one for one in broker.policies.listing(query.namespace or None)}
-    page = await page_of(sorted(known), query.search, query.after or None, query.limit)
+    listing: Sequence[Policy] = broker.policies.listing(query.namespace or sight.within or None)
+    if not sight.sees_all("namespace"):
+        listing = await sight.sifted(listing, lambda one: sight.sees("namespace", one.namespace))
+    known = {f"{one.namespace}\n{one.name}": one for one in listing}
+    names = await matching(sorted(known), query.search, _policy_alone if sight.within else None)
+    page = await page_of(names, "", query.after or None, query.limit)
     return PolicyList([_policy(known[place]) for place in page.names], page.next, page.total)
+
+
+def _policy_alone(place: str) -> str:
+    return place.partition("\n")[2]
 
 
 def policy_view(broker: ManagedBroker, query: PolicyQuery) -> PolicyOut:

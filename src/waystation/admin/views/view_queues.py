@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from waystation.admin.sight import EVERYTHING, Sight
 from waystation.errors import Invalid
 from waystation.observe.connections import ConnectionInfo, ConsumerInfo
 from waystation.observe.rates import QueueRates
@@ -93,9 +94,10 @@ class ConsumersQuery(ConsumersTerms, kw_only=True):
     queue: str
 
 
-async def queues_page(broker: ManagedBroker, query: QueuesQuery) -> QueuePage:
+async def queues_page(broker: ManagedBroker, query: QueuesQuery, sight: Sight = EVERYTHING) -> QueuePage:
     """The queues that match, in the order of their names; the broker's own are never among them."""
-    page = await page_of(await broker.queues.listed(query.prefix), query.search, query.after or None, query.limit)
+    names = await sight.names("queue", await broker.queues.listed(query.prefix), query.search)
+    page = await page_of(names, "", query.after or None, query.limit)
     pace = Pace(broker.world.clock)
     views = _Views(broker)
     shown: list[QueueView] = []

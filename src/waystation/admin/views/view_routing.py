@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from waystation.admin.sight import EVERYTHING, Sight
 from waystation.errors import Invalid
 from waystation.paging import Limit, Next, Pace, Search, Total, page_of, sort_in_steps
 from waystation.routing.exchanges import binding as bindings
 from waystation.routing.exchanges.exchange import Exchange
+from waystation.security.rules import Resource
 
 if TYPE_CHECKING:
     from waystation.admin.managed import ManagedBroker
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 COUNTED = 200_000
 """Among more bindings, nobody counts how many match a search."""
 NUMBER_DIGITS = 9
+TARGETS: tuple[Resource, ...] = ("queue", "topic", "exchange")
+"""What bindings lead to."""
 
 
 class ExchangeView(msgspec.Struct):
@@ -108,9 +112,10 @@ class BindingsQuery(BindingsTerms, kw_only=True):
     exchange: str
 
 
-async def exchanges_page(broker: ManagedBroker, query: ExchangesQuery) -> ExchangeList:
+async def exchanges_page(broker: ManagedBroker, query: ExchangesQuery, sight: Sight = EVERYTHING) -> ExchangeList:
     """Exchanges in the order of their names; the first is the default exchange, whose name is empty."""
-    page = await page_of(await sort_in_steps(broker.routing.exchange_names()), query.search, query.after, query.limit)
+    names = await sight.names("exchange", await sort_in_steps(broker.routing.exchange_names()), query.search)
+    page = await page_of(names, "", query.after, query.limit)
     shown = []
     for name in page.names:
         exchange = broker.routing.find(name)
@@ -120,33 +125,41 @@ async def exchanges_page(broker: ManagedBroker, query: ExchangesQuery) -> Exchan
     return ExchangeList(shown, page.next, page.total)
 
 
-def bindings_page(broker: ManagedBroker, query: BindingsQuery) -> BindingList:
+async def bindings_page(broker: ManagedBroker, query: BindingsQuery, sight: Sight = EVERYTHING) -> BindingList:
     """The bindings of an exchange in the order in which they were made."""
-    known = broker.routing.exchange(query.exchange).bindings
-    found = list(islice(known.values(), query.after, query.after + query.limit))
+    every = broker.routing.exchange(query.exchange).bindings.values()
+    known = every if sight.sees_all(*TARGETS) else await _seen(list(every), sight)
+    found = list(islice(known, query.after, query.after + query.limit))
     end = query.after + len(found)
     shown = [Binding(binding.target, binding.key, binding.arguments) for binding in found]
     return BindingList(shown, end if end < len(known) else None, len(known))
 
 
-async def routing_page(broker: ManagedBroker, query: RoutingQuery) -> RoutingPage:
+async def _seen(known: Sequence[bindings.Binding], sight: Sight) -> Sequence[bindings.Binding]:
+    return await sight.sifted(known, lambda each: sight.sees_target(each.target))
+
+
+async def routing_page(broker: ManagedBroker, query: RoutingQuery, sight: Sight = EVERYTHING) -> RoutingPage:
     """Exchanges with their bindings, as many as fit on a page."""
     routing = broker.routing
+    names: Sequence[str]
     if query.exchange is not None:
         names = [routing.exchange(query.exchange).name]
     else:
-        names = await sort_in_steps(routing.exchange_names())
+        names = await sight.names("exchange", await sort_in_steps(routing.exchange_names()))
     first, skip = _read_after(query.after)
     wanted = query.search.casefold()
-    counts = query.exchange is not None or bool(wanted and routing.binding_count <= COUNTED)
-    page = RoutingPage([], [], None, *((None, None) if wanted else (routing.binding_count, len(names))))
+    sees_all = sight.sees_all(*TARGETS)
+    counts = query.exchange is not None or ((bool(wanted) or not sees_all) and routing.binding_count <= COUNTED)
+    bindings_in_all = routing.binding_count if sees_all else None
+    page = RoutingPage([], [], None, *((None, None) if wanted else (bindings_in_all, len(names))))
     matched = exchanges = rows = 0
     pace = Pace(broker.world.clock)
     for name in names:
         if not counts and (page.next is not None or name < first):
             continue
         exchange = routing.find(name)
-        found = None if exchange is None else _matching(exchange, wanted)
+        found = None if exchange is None else await _matching(exchange, wanted, sight, sees_all)
         if exchange is not None and found is not None:
             matched += len(found)
             exchanges += 1
@@ -158,12 +171,16 @@ async def routing_page(broker: ManagedBroker, query: RoutingQuery) -> RoutingPag
     return page
 
 
-def _matching(exchange: Exchange, wanted: str) -> Sequence[bindings.Binding] | None:
+async def _matching(exchange: Exchange, wanted: str, sight: Sight, sees_all: bool) -> Sequence[bindings.Binding] | None:
     """The bindings of an exchange that match, all of them if its name does; None if neither does."""
-    every = list(exchange.bindings.values())
-    if not wanted or wanted in exchange.name.casefold():
+    every: Sequence[bindings.Binding] = list(exchange.bindings.values())
+    if not sees_all:
+        every = await _seen(every, sight)
+    if not wanted or wanted in sight.local("exchange", exchange.name).casefold():
         return every
-    found = [each for each in every if wanted in each.target.casefold() or wanted in each.key.casefold()]
+    found = [
+        each for each in every if wanted in sight.local_target(each.target).casefold() or wanted in each.key.casefold()
+    ]
     return found or None
 
 

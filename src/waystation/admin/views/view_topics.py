@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
+from waystation.admin.sight import EVERYTHING, Sight
 from waystation.errors import Conflict, NotAllowed, NotFound
 from waystation.paging import After, Limit, Next, Pace, Search, Total, page_of
 from waystation.routing.matching.patterns import compile_pattern
@@ -130,7 +131,7 @@ class DeletedRecords(msgspec.Struct):
     start_offset: int
 
 
-async def topics_page(broker: ManagedBroker, query: TopicsQuery) -> TopicList:
+async def topics_page(broker: ManagedBroker, query: TopicsQuery, sight: Sight = EVERYTHING) -> TopicList:
     """The topics that match, in the order of their names."""
     wanted = compile_pattern(query.pattern)
     names = sorted(
@@ -138,7 +139,7 @@ async def topics_page(broker: ManagedBroker, query: TopicsQuery) -> TopicList:
         for topic in broker.topics
         if (query.internal or not topic.internal) and (query.pattern == "#" or wanted.matches(topic.name))
     )
-    page = await page_of(names, query.search, query.after or None, query.limit)
+    page = await page_of(await sight.names("topic", names, query.search), "", query.after or None, query.limit)
     pace = Pace(broker.world.clock)
     shown: list[TopicOut] = []
     for name in page.names:

@@ -13,6 +13,7 @@ import msgspec
 
 from waystation.admin import jobs
 from waystation.admin.operations import cluster_operations, group_resetting, search_terms, searching
+from waystation.admin.sight import Sight
 from waystation.admin.views import (
     view_acls,
     view_audit,
@@ -133,22 +134,37 @@ LOOK = Asks("describe", "cluster")
 OPERATE = Asks("alter", "cluster")
 
 
+class Listing(NamedTuple, Generic[Q]):
+    """A view that lists things: its function is told what may be seen, and makes its page of that alone."""
+
+    page: Callable[[ManagedBroker, Q, Sight], Awaitable[Any]]
+    rows: tuple[Listed, ...]
+
+
 class Row(msgspec.Struct, Generic[Q], frozen=True):
     """One view or action."""
 
     query: type[Q]
-    answer: Callable[[ManagedBroker, Q], Awaitable[Any] | Any]
+    answer: Callable[[ManagedBroker, Q], Awaitable[Any] | Any] | Listing[Q]
     shown: Any  # what it answers, as a type; None: nothing
     asks: Asks = LOOK
     also: Callable[[Q], tuple[Question, ...]] = lambda _: ()
     """What else has to be allowed for this query."""
-    lists: tuple[Listed, ...] = ()
     named: str = ""
     """Of an action on the cluster: the field of the query that says what it is about, for the audit log."""
     details: Callable[[Q], str] | None = None
     """More for the audit log."""
     mutates: Callable[[ManagedBroker, Q], int] | None = None
     """Of an action: how many partitions it would create, which a quota may limit."""
+
+    @property
+    def lists(self) -> tuple[Listed, ...]:
+        return self.answer.rows if isinstance(self.answer, Listing) else ()
+
+    def answered(self, broker: ManagedBroker, query: Q, sight: Sight) -> Awaitable[Any] | Any:
+        if isinstance(self.answer, Listing):
+            return self.answer.page(broker, query, sight)
+        return self.answer(broker, query)
 
     def about(self, query: Q) -> str:
         return str(getattr(query, self.named)) if self.named else self.asks.name_in(query)
@@ -180,10 +196,9 @@ VIEWS: dict[str, AnyRow] = {
     ),
     "dead-letters": Row(
         view_dead_letters.PlacesQuery,
-        view_dead_letters.dead_letter_places,
+        Listing(view_dead_letters.dead_letter_places, (Listed("dead_letters", _dead_letter_target),)),
         view_dead_letters.DeadLetterPlaces,
         Asks("describe", "queue"),
-        lists=(Listed("dead_letters", _dead_letter_target),),
     ),
     "dead-letter-messages": Row(
         view_dead_letters.DeadLettersQuery,
@@ -199,18 +214,22 @@ VIEWS: dict[str, AnyRow] = {
     ),
     "delayed": Row(
         view_delayed.DelayedQuery,
-        view_delayed.delayed_view,
+        Listing(
+            view_delayed.delayed_view,
+            (
+                Listed("queues", _named("queue", "queue")),
+                Listed("messages", _to_a_topic),
+            ),
+        ),
         view_delayed.DelayedList,
         Asks("read", "queue", "queue"),
         also=_to_see_delayed,
-        lists=(Listed("queues", _named("queue", "queue")), Listed("messages", _to_a_topic)),
     ),
     "groups": Row(
         view_groups.GroupsQuery,
-        view_groups.groups_view,
+        Listing(view_groups.groups_view, (Listed("groups", _named("group", "group")),)),
         view_groups.GroupsOut,
         Asks("describe", "group"),
-        lists=(Listed("groups", _named("group", "group")),),
     ),
     "group": Row(
         view_groups.GroupQuery, view_groups.group_view, view_groups.GroupDetail, Asks("describe", "group", "group")
@@ -219,10 +238,9 @@ VIEWS: dict[str, AnyRow] = {
     "job": Row(jobs.JobQuery, jobs.job_view, jobs.JobInfo),
     "namespaces": Row(
         view_namespaces.NamespacesQuery,
-        view_namespaces.namespaces_page,
+        Listing(view_namespaces.namespaces_page, (Listed("namespaces", _named("namespace", "namespace")),)),
         view_namespaces.NamespaceList,
         Asks("describe", "namespace"),
-        lists=(Listed("namespaces", _named("namespace", "namespace")),),
     ),
     "namespace": Row(
         view_namespaces.NamespaceQuery,
@@ -232,10 +250,9 @@ VIEWS: dict[str, AnyRow] = {
     ),
     "policies": Row(
         view_namespaces.PoliciesQuery,
-        view_namespaces.policies_page,
+        Listing(view_namespaces.policies_page, (Listed("policies", _named("namespace", "namespace")),)),
         view_namespaces.PolicyList,
         Asks("describe", "namespace", "namespace"),
-        lists=(Listed("policies", _named("namespace", "namespace")),),
     ),
     "policy": Row(
         view_namespaces.PolicyQuery,
@@ -247,10 +264,9 @@ VIEWS: dict[str, AnyRow] = {
     "pipeline": Row(view_pipelines.PipelineQuery, view_pipelines.pipeline_view, view_pipelines.PipelineDetail),
     "queues": Row(
         view_queues.QueuesQuery,
-        view_queues.queues_page,
+        Listing(view_queues.queues_page, (Listed("queues", _named("queue", "queue")),)),
         view_queues.QueuePage,
         Asks("describe", "queue"),
-        lists=(Listed("queues", _named("queue", "queue")),),
     ),
     "queue": Row(
         QueueQuery,
@@ -263,24 +279,27 @@ VIEWS: dict[str, AnyRow] = {
     ),
     "exchanges": Row(
         view_routing.ExchangesQuery,
-        view_routing.exchanges_page,
+        Listing(view_routing.exchanges_page, (Listed("exchanges", _named("exchange", "exchange")),)),
         view_routing.ExchangeList,
         Asks("describe", "exchange"),
-        lists=(Listed("exchanges", _named("exchange", "exchange")),),
     ),
     "bindings": Row(
         view_routing.BindingsQuery,
-        view_routing.bindings_page,
+        Listing(view_routing.bindings_page, (Listed("bindings", lambda row: (target_of(row.target),)),)),
         view_routing.BindingList,
         Asks("describe", "exchange", "exchange"),
-        lists=(Listed("bindings", lambda row: (target_of(row.target),)),),
     ),
     "routing": Row(
         view_routing.RoutingQuery,
-        view_routing.routing_page,
+        Listing(
+            view_routing.routing_page,
+            (
+                Listed("exchanges", _named("exchange", "name"), "total_exchanges"),
+                Listed("bindings", _binding),
+            ),
+        ),
         view_routing.RoutingPage,
         Asks("describe", "exchange", "exchange"),
-        lists=(Listed("exchanges", _named("exchange", "name"), "total_exchanges"), Listed("bindings", _binding)),
     ),
     "search": Row(search_terms.SearchQuery, searching.search, searching.SearchAnswer, Asks("read", "topic", "topic")),
     "settings": Row(
@@ -291,10 +310,9 @@ VIEWS: dict[str, AnyRow] = {
     ),
     "topics": Row(
         view_topics.TopicsQuery,
-        view_topics.topics_page,
+        Listing(view_topics.topics_page, (Listed("topics", _named("topic", "topic")),)),
         view_topics.TopicList,
         Asks("describe", "topic"),
-        lists=(Listed("topics", _named("topic", "topic")),),
     ),
     "topic": Row(
         TopicQuery,

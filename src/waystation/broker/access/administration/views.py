@@ -1,9 +1,9 @@
 """`ViewAccess`: what administrators look at, and what they do.
 
 A view or an action is a row of `view_rows.py`; every protocol hands its query on by name, and permissions are asked
-here, for what the row names, before the row's function is called. A list that names nothing has the rows that the
-principal may see. What is no row: what is made without waiting for
-whoever watches, figures that come from everywhere, settings, connections, and health.
+here, for what the row names, before the row's function is called. A list that names nothing is made of what the
+principal may see: its rows, where the next page begins, and how many there are. What is no row: what is made without
+waiting for whoever watches, figures that come from everywhere, settings, connections, and health.
 
 How the broker is may be asked by anybody, since what probes it has no credentials; the reasons name things, so those
 who may not look at the broker are not told them. On the loop's thread only. The views are loaded when somebody looks.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from waystation.admin.sight import EVERYTHING, PrincipalSight, Sight
 from waystation.admin.views import overview
 from waystation.broker.access.messaging.family import Family, spelled
 
@@ -65,7 +66,7 @@ class ViewAccess(Family):
         if row.mutates is not None and self._mutate is not None:
             self._mutate(row.mutates(self._broker, asked))
         about, detail = row.about(asked), row.detail(asked)
-        answer = row.answer(self._broker, asked)
+        answer = row.answered(self._broker, asked, self._sight if row.lists else EVERYTHING)
         if kind == "action":
             # The audit log has what was done by its action's name: the query may have a password in it.
             work = answer if isinstance(answer, Awaitable) else _at_once(answer)
@@ -74,9 +75,13 @@ class ViewAccess(Family):
             answer = await answer
         return self._seen(row.lists, answer) if row.lists else answer
 
+    @property
+    def _sight(self) -> Sight:
+        return PrincipalSight(self._broker.permissions, self._principal, self._broker.world.clock)
+
     def _seen(self, lists: Sequence[Listed], answer: Any) -> Any:
-        """A page without what the principal may not see. If it lacks any, its totals are its own: how much there is
-        elsewhere is not for this principal."""
+        """A page without what the principal may not see now: rules may have changed while it was made. Names were
+        left out before, by its function (`admin/sight.py`), so that `next` and the totals tell of none."""
         left = {
             each.field: [row for row in getattr(answer, each.field) if all(self._sees(*one) for one in each.about(row))]
             for each in lists
