@@ -8,16 +8,22 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.broker.kit import broker_on, run
+from waystation.admin.sealed_places import SealedPlaces
+from waystation.admin.views import view_delayed
 from waystation.broker.access.types import LOCAL, Policy, Principal
 from waystation.broker.broker import Broker
+from waystation.errors import Invalid
 from waystation.message import Message
 from waystation.queues.settings import QueueSettings
 from waystation.security.permissions import Resource
 from waystation.security.rules import Rule
 from waystation.security.users import User
 from waystation.share.machines.calls import ShareBeat
+from waystation.world.random import SystemRandom
 
 ADMIN, ALICE, CARL = (Principal(name) for name in ("admin", "alice", "carl"))
 NAMESPACES = ("", "lab/", "shop/", "shop.eu/", "zoo/")
@@ -198,3 +204,73 @@ def test_in_a_namespace_a_search_looks_at_plain_names(tmp_path: Path) -> None:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+# -- messages that wait for topics -------------------------------------------------------------------------------------
+
+
+def test_messages_for_topics_are_not_told_by_what_waits_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_delayed, "AT_ONCE", 1)
+    monkeypatch.setattr(view_delayed, "LOOKED_AT", 1)
+    alice = ALICE.inside("shop")
+    queries: tuple[dict[str, Any], ...] = (
+        {"topics": True, "topic_prefix": "shop."},
+        {"topic": "shop.seen"},
+        {"topic": "shop.nothing-waits"},
+    )
+
+    async def story(broker: Broker) -> None:
+        dues = {f"{row.due_ms}" for page in await pages(broker, ADMIN, "delayed", topics=True) for row in page.messages}
+        assert dues
+        for query in queries:
+            found = await pages(broker, alice, "delayed", limit=1, **query)
+            rows = [row for page in found for row in page.messages]
+            assert all(row.topic in ("shop.seen", "shop.m-secret") for row in rows)
+            assert bool(rows) == ("nothing" not in str(query))
+            assert len(found) > 2, "it was looked at in steps"
+            assert {(page.to_topics, page.total) for page in found} == {(None, None)}
+            for page in found[:-1]:
+                assert not any(due[:8] in page.next for due in dues)
+                assert broker.sealed_places.opened(page.next) is not None
+            views = broker.access(alice, "shop", broker.meters.http).views
+            for made_up in ("0-0", f"{max(dues)}-3", found[0].next[:-4] + "AAAA", found[0].next[1:], "é"):
+                with pytest.raises(Invalid, match="start again without `after`"):
+                    await views.view("delayed", {**query, "after": made_up})
+        (whole,) = await pages(broker, ADMIN, "delayed", topics=True)
+        assert whole.total == whole.to_topics == len(whole.messages) == 2 * len(NAMESPACES)
+
+    with_tenants(tmp_path, story)
+
+
+def test_whether_anything_waits_elsewhere_makes_no_difference(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with broker_on(tmp_path, offsets_topic_num_partitions="1", waystation_queue_shards="1") as broker:
+            for name in ("shop", "lab"):
+                await broker.namespaces.create(name)
+                await broker.topics.create(f"{name}.t", 1)
+            alice = ALICE.inside("shop")
+            queries: tuple[dict[str, Any], ...] = ({"topics": True, "topic_prefix": "shop."}, {"topic": "shop.t"})
+            before = [await pages(broker, alice, "delayed", **query) for query in queries]
+            broker.messages.publish("lab.t", [Message(b"x", delay_ms=60_000)])
+            assert [await pages(broker, alice, "delayed", **query) for query in queries] == before
+
+    run(play())
+
+
+places = st.tuples(st.integers(0, 2**62), st.integers(-1, 2**54))
+
+
+@given(places, places)
+def test_a_sealed_place_is_opened_where_it_was_sealed_and_nowhere_else(place: tuple[int, int], other: Any) -> None:
+    here, elsewhere = SealedPlaces(SystemRandom()), SealedPlaces(SystemRandom())
+    text = here.sealed(place)
+    assert here.opened(text) == place
+    assert elsewhere.opened(text) is None
+    assert (here.sealed(other) == text) == (other == place)
+
+
+@given(st.text(max_size=60) | st.binary(min_size=32, max_size=32).map(lambda octets: octets.hex()))
+def test_what_nobody_sealed_does_not_open(text: str) -> None:
+    assert SealedPlaces(SystemRandom()).opened(text) is None

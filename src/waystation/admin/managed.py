@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from waystation.admin.jobs import Jobs
     from waystation.admin.pipelines_seen import PipelinesSeen
     from waystation.admin.policies import Policies
+    from waystation.admin.sealed_places import SealedPlaces
     from waystation.admin.views.view_pipelines import Runner
     from waystation.cluster.member import ClusterMember
     from waystation.cluster.operations import Operations
@@ -55,6 +56,7 @@ class ManagedBroker(Core, Protocol):
     sampling: Sampling
     lags: Lags
     jobs: Jobs
+    sealed_places: SealedPlaces
     policies: Policies
     audit: Audit
     users: Users

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from waystation.admin.jobs import Jobs
 from waystation.admin.pipelines_seen import PipelinesSeen
 from waystation.admin.policies import Policies
+from waystation.admin.sealed_places import SealedPlaces
 from waystation.broker.access import Access
 from waystation.broker.access.messaging.open_consumers import OpenConsumers
 from waystation.broker.runtime_settings import RuntimeSettings
@@ -188,6 +189,7 @@ class Broker:
         self.follower.follow(self.quotas)
         self.admission = Admission(settings, world.handles, world.clock, self.quotas.connection_wait_s)
         self.jobs = Jobs(world)
+        self.sealed_places = SealedPlaces(world.random)
         self.group_history = GroupHistory(world.clock)
         self.namespaces: Namespaces = Namespaces(self)
         self.follower.follow(self.namespaces)

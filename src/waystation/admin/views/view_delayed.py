@@ -144,13 +144,13 @@ async def _queues(broker: ManagedBroker, query: DelayedQuery, sight: Sight) -> D
 async def _of_queue(broker: ManagedBroker, shard: Shard, queue: Queue, query: DelayedQuery) -> DelayedList:
     ledger = queue.ledger
     if ledger is None:
-        return DelayedList([], [], 0, None, 0)
+        return DelayedList([], [], None, None, 0)
     places = await first_delayed(ledger, _read_after(query.after), query.limit + 1)
     shown = await _opened(broker, shard, queue, places[: query.limit])
     for one in shown:
         one.queue = queue.name
     more = len(places) > query.limit
-    return DelayedList(shown, [], 0, _written(places[query.limit - 1]) if more else None, ledger.delayed)
+    return DelayedList(shown, [], None, _written(places[query.limit - 1]) if more else None, ledger.delayed)
 
 
 async def first_delayed(ledger: Ledger, after: DelayedPlace, count: int) -> list[DelayedPlace]:
@@ -238,14 +238,15 @@ def _shown(queue: str, ledger: Ledger, due_ms: int, entry: int, taken_ms: int, m
 
 
 async def _to_topics(broker: ManagedBroker, query: DelayedQuery, sight: Sight) -> DelayedList:
-    """Those that wait in the broker's own queue. To find some topics', the messages are opened: some, then `next`."""
+    """Those that wait in the broker's own queue. To find some topics', the messages are opened: some, then `next`.
+    Whoever may not see all of them gets that under seal: the page may end at a message that is not shown."""
     sees_all = sight.sees_all("topic")
     all_of_them = sees_all and query.topic is None and not query.topic_prefix
-    after = _read_after(query.after)
+    after = _read_after(query.after) if sees_all else _open_after(broker, query.after)
     waiting = waiting_for_topics(broker)
-    if not waiting:
-        return DelayedList([], [], 0, None, 0)
     known = waiting if all_of_them else None
+    if not waiting:
+        return DelayedList([], [], known, None, known)
     shard, queue = broker.queues.get(delayed.QUEUE)
     ledger = queue.open_ledger()
     pace = Pace(broker.world.clock)
@@ -267,7 +268,7 @@ async def _to_topics(broker: ManagedBroker, query: DelayedQuery, sight: Sight) -
         looked += len(opened)
     if not more:
         return DelayedList(shown, [], known, None, known)
-    return DelayedList(shown, [], known, _written(after), known)
+    return DelayedList(shown, [], known, _written(after) if sees_all else broker.sealed_places.sealed(after), known)
 
 
 def _is_wanted(topic: str | None, query: DelayedQuery, sight: Sight) -> bool:
@@ -324,6 +325,16 @@ def _read_after(text: str) -> DelayedPlace:
     if not (dash and _is_number(due) and _is_number(tag)):
         raise Invalid(f"after: {text[:60]!r} is no `next` of a page of delayed messages")
     return int(due), int(tag)
+
+
+def _open_after(broker: ManagedBroker, text: str) -> DelayedPlace:
+    place = broker.sealed_places.opened(text) if text else BEGINNING
+    if place is None:
+        raise Invalid(
+            f"after: {text[:60]!r} is no `next` of a page of delayed messages since the broker was started; start again"
+            " without `after`"
+        )
+    return place
 
 
 def _is_number(text: str) -> bool:
