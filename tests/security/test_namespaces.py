@@ -262,6 +262,14 @@ def test_what_is_delayed_in_the_namespace_is_listed_and_nothing_else(server: Ser
     page = alice("GET", "/v1/delayed", search="late", limit=1)
     behind = alice("GET", "/v1/delayed", search="late", limit=1, after=page["next"])
     assert [row["queue"] for row in (*page["queues"], *behind["queues"])] == sorted([queue, more])
+    for path in ("/v1/delayed", "/v1/queues"):  # by its plain name, too; and a search looks at plain names
+        rows = alice("GET", path, search="late", after=min(queue, more))["queues"]
+        assert [row["queue"] for row in rows if row["queue"] in (queue, more)] == [max(queue, more)]
+        assert alice("GET", path, search="shop")["queues"] == []
+    (first,) = alice("GET", "/v1/delayed", queue=queue, limit=1)["messages"]
+    behind = alice("GET", "/v1/delayed", queue=queue, after=f"{first['due_ms']}-{first['tag']}")
+    assert len(behind["messages"]) == 1, "which is no name"
+    assert behind["to_topics"] is None
     assert [row["queue"] for row in alice("GET", "/v1/delayed", queue=queue)["messages"]] == [queue] * 2
     queries: tuple[dict[str, Any], ...] = ({"topics": "true"}, {"topic": topic})
     for query in queries:

@@ -29,6 +29,7 @@ NAMED, TOPIC, TARGET, DEAD, PREFIX, TOPIC_PREFIX, PATTERN, PATTERNS, TOPICS, POS
     "named", "topic", "target", "dead", "prefix", "topic prefix", "pattern", "patterns", "topics", "positions", "id",
     "ids", "after", "after topic",
 )  # fmt: skip
+AFTER_LISTED = "after listed"
 
 FIELDS: Mapping[str, str] = {
     "queue": NAMED,
@@ -52,7 +53,7 @@ OF_STRUCT: Mapping[str, Mapping[str, str]] = {
     "ExchangesQuery": {"after": AFTER},
     "GroupsQuery": {"after": AFTER},
     "StatsQuery": {"after": AFTER_TOPIC},
-    "DelayedQuery": {"prefix": PREFIX, "topic_prefix": TOPIC_PREFIX},
+    "DelayedQuery": {"prefix": PREFIX, "topic_prefix": TOPIC_PREFIX, "after": AFTER_LISTED},
     "DeadLettersQuery": {"source": DEAD},
     "DeadLettersTerms": {"source": DEAD},
     "ListTopics": {"pattern": PATTERN},
@@ -137,6 +138,9 @@ class SpokenNames:
                 changed = self._patterns(given, getattr(value, "syntax", "wildcard"))
             elif kind == ID:
                 changed = self._id(given, queue, topic)
+            elif kind == AFTER_LISTED:  # behind a name where queues are listed, else behind a message
+                listed = not (queue or topic or getattr(value, "topics", False))
+                changed = self._in[AFTER](given) if listed else given
             elif kind == IDS:
                 changed = [self._id(one, queue, topic) for one in given]
             else:
