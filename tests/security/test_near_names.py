@@ -73,11 +73,14 @@ def refused(call: Callable[[], object], error: type[Exception] = NotFound) -> st
 
 
 def check(text: str, kind: str = "") -> None:
-    """What it names is `SEEN`, as the client calls it, and nothing else. `kind`: then it does name that."""
+    """What it names is `SEEN`, as the client calls it, and nothing else. `kind`: then it does name that; without one it
+    names nothing, as the page of errors says."""
     assert HIDDEN not in text
     assert "shop" not in text.replace("in vhost 'shop'", "")
     if kind:
         assert f"there is no {kind} '{MISSING}'; did you mean '{SEEN}'?" in text
+    else:
+        assert "did you mean" not in text
 
 
 @pytest.mark.parametrize("user", ["bob", "alice"])
@@ -107,6 +110,21 @@ def test_http_clients_are_told_of_what_they_may_see(server: Server, user: str) -
     check(problem(f"topics/{MISSING}"), "topic")
     check(problem(f"exchanges/{MISSING}"), "exchange")
     check(problem(f"groups/{MISSING}"), "group")
+
+
+def test_a_request_to_a_namespace_that_is_not_there_is_told_of_one_that_it_may_see(server: Server) -> None:
+    def problem(user: str, login: str, status: int, **headers: str) -> str:
+        auth = HTTPBasicAuth(login, PASSWORDS[user].encode().decode("latin-1"))
+        url = f"http://{server.addresses['http']}/v1/queues"
+        answer = requests.get(url, auth=auth, headers=headers, timeout=20)
+        assert answer.status_code == status, answer.text
+        return str(answer.json()["detail"])
+
+    wanted = "there is no namespace 'shoo'; did you mean 'shop'?"
+    assert problem("admin", "admin", 404, **{"Waystation-Namespace": "shoo"}) == wanted
+    assert problem("admin", "admin@shoo", 404) == wanted
+    others = problem("alice", "alice", 404, **{"Waystation-Namespace": "shop-uk"})
+    assert others == "there is no namespace 'shop-uk'; did you mean 'shop'?", "shop-eu is nearer, and not for alice"
 
 
 @pytest.mark.parametrize(("user", "vhost"), [("bob", "/"), ("alice", "shop")])

@@ -154,11 +154,11 @@ class RequestDispatcher:
             wanted = "" if free else request.headers.get(NAMESPACE, "")
             namespace = self.entrance.namespace(principal, wanted)
             if wanted:  # before there is a dispatcher for it: those are few
-                self.of(principal.inside(DEFAULT)).access.namespaces.check_entry(wanted)
+                self.of(principal.inside(DEFAULT)).check_entry(wanted)
             served = own = self.of(principal.inside(namespace))
             route, names = self._router.find(request.method, parts)
-            if not free:
-                own.check_entry()
+            if not free and own.spoken is not None:
+                own.check_entry(namespace)
             spoken = own.spoken
         hosts = self.broker.settings.text("waystation.http.hosts")
         self._guard.check(request.headers, hosts, changes=route.changing or route.streams)
@@ -220,10 +220,14 @@ class RequestDispatcher:
             self.meter.throttled += 1
             await asyncio.sleep(min(wait_s, LONGEST_WAIT_S))
 
-    def check_entry(self) -> None:
-        """Raises unless the principal may be in the namespace that it is in."""
-        if self.spoken is not None:
-            self.access.namespaces.check_entry(self.access.namespace)
+    def check_entry(self, namespace: str) -> None:
+        """Raises unless the principal may be in this namespace. Which others may be meant is seen from outside."""
+        try:
+            self.access.namespaces.check_entry(namespace)
+        except NotFound as error:
+            outside = self.broker.access(self.principal.inside(DEFAULT), DEFAULT, self.meter)
+            error.args = (outside.told(error),)
+            raise
 
     def _call(
         self,
