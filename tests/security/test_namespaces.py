@@ -316,6 +316,25 @@ def test_a_header_says_in_which_namespace_a_request_is(server: Server, alice: ws
     assert http("GET", f"/v1/queues/{quote(f'shop/{queue}', safe='')}")["ready"] == 1
 
 
+def test_the_header_wins_over_the_login_name_and_an_ack_needs_that_of_its_take(
+    server: Server, alice: ws.Client, admin: ws.Client
+) -> None:
+    queue = unique("q")
+    alice.queue(queue).put("hello")
+    admin.queue(f"lab/{queue}")
+    shop, lab = ({"Waystation-Namespace": name} for name in ("shop", "lab"))
+    http = Http(server, "admin@lab")
+    assert http("GET", f"/v1/queues/{queue}")["ready"] == 0
+    http.session.headers.update(shop)
+    assert http("GET", f"/v1/queues/{queue}")["ready"] == 1
+    (message,) = http("POST", f"/v1/queues/{queue}/take")["messages"]
+    body = {"ack_ids": [message["ack_id"]]}
+    http.session.headers.update(lab)
+    assert "in flight any more" in http("POST", "/v1/ack", body, status=409)["detail"]
+    http.session.headers.update(shop)
+    assert http("POST", "/v1/ack", body)["settled"] == 1
+
+
 def test_a_header_lets_nobody_into_a_namespace_that_it_may_not_enter(server: Server) -> None:
     for user, wanted, status, error in (
         ("bob", "shop", 403, "NotAllowed"),

@@ -36,6 +36,18 @@ def test_the_document_is_valid_and_lists_every_route(document: dict[str, Any]) -
     assert not [schema for schema in document["components"]["schemas"] if "." in schema], "two types with one name"
 
 
+def test_every_operation_in_a_namespace_has_the_header_that_names_it(document: dict[str, Any]) -> None:
+    without = {
+        path
+        for path, methods in document["paths"].items()
+        for operation in methods.values()
+        if ("waystation-namespace", "header") not in [(one["name"], one["in"]) for one in operation["parameters"]]
+    }
+    assert {path for path in without if not path.startswith("/ui")} == {
+        "/", "/healthz", "/readyz", "/v1/login", "/v1/whoami",
+    }  # fmt: skip
+
+
 def test_the_message_of_the_document_has_the_fields_that_messages_have() -> None:
     assert set(MessageIn.__struct_fields__) == FIELDS
     assert set(MessageOut.__struct_fields__) > FIELDS

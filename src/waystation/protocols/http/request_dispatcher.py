@@ -29,7 +29,7 @@ from waystation.protocols.http.deliveries.takers import Takers
 from waystation.protocols.http.live_view import LiveView
 from waystation.protocols.http.mounted import Mounted, MountedApi, Mounts
 from waystation.protocols.http.router import Router
-from waystation.protocols.http.transport.bodies import read_messages, with_trace
+from waystation.protocols.http.transport.bodies import NAMESPACE_HEADER, read_messages, with_trace
 from waystation.protocols.http.transport.calls import (
     LONGEST_WAIT_S,
     SHORT_STEP_BYTES,
@@ -59,8 +59,6 @@ if TYPE_CHECKING:
 
 logger = event_logger("waystation.http")
 
-NAMESPACE = "waystation-namespace"
-"""The header by which a request says in which namespace it is."""
 MOST_DISPATCHERS = 1_000
 """Of users who have sent requests; with more, the one that was quiet for longest loses what it has taken."""
 
@@ -151,7 +149,7 @@ class RequestDispatcher:
             route, names = api.find(request.method, parts)
         else:
             free = is_free(parts) or is_login(request.method, parts)
-            wanted = "" if free else request.headers.get(NAMESPACE, "")
+            wanted = "" if free else request.headers.get(NAMESPACE_HEADER, "")
             namespace = self.entrance.namespace(principal, wanted)
             if wanted:  # before there is a dispatcher for it: those are few
                 self.of(principal.inside(DEFAULT)).check_entry(wanted)

@@ -8,7 +8,15 @@ from typing import Any
 
 import msgspec
 
-from waystation.protocols.http.transport.bodies import KEY_HEADER, NUMBER_HEADERS, OWN_HEADER, TEXT_HEADERS, MessageIn
+from waystation.protocols.http.auth.token import is_free, is_login
+from waystation.protocols.http.transport.bodies import (
+    KEY_HEADER,
+    NAMESPACE_HEADER,
+    NUMBER_HEADERS,
+    OWN_HEADER,
+    TEXT_HEADERS,
+    MessageIn,
+)
 from waystation.protocols.http.transport.calls import AnyRoute, Messages, Nothing
 from waystation.protocols.http.transport.problems import PROBLEM_TYPE, Problem
 from waystation.protocols.http.transport.replies import EVENTS_TYPE, JSON_TYPE
@@ -20,6 +28,13 @@ _ABOUT = (
     " Names in paths are percent-encoded UTF-8 and may contain slashes. Durations end in `_ms`, times are milliseconds"
     " since 1970. A `stream` route is a WebSocket if it is asked for one, else server-sent events."
 )
+_NAMESPACE = {
+    "name": NAMESPACE_HEADER,
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string"},
+    "description": "the namespace that the request is in, instead of that of the login name or the user's home",
+}
 _LOGINS = {"token": {"type": "http", "scheme": "bearer"}, "password": {"type": "http", "scheme": "basic"}}
 _STREAM = (
     "WebSocket: the broker sends `{kind: deliver, messages: […]}`, `{kind: answer, id, settled, unknown}`,"
@@ -55,7 +70,12 @@ def _operation(route: AnyRoute, known: dict[str, Any]) -> dict[str, Any]:
         "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_"),
         "tags": [route.tag],
         "summary": route.summary,
-        "parameters": [*_path_parameters(route), *_query_parameters(route), *_header_parameters(route)],
+        "parameters": [
+            *_path_parameters(route),
+            *_query_parameters(route),
+            *_header_parameters(route),
+            *_namespace_parameter(route),
+        ],
         "responses": _responses(route, known),
     }
     if described:
@@ -108,6 +128,12 @@ def _header_parameters(route: AnyRoute) -> list[dict[str, Any]]:
         }
         for name, field, kind in kinds
     ]
+
+
+def _namespace_parameter(route: AnyRoute) -> list[dict[str, Any]]:
+    """Where somebody is in a namespace: not before a login, nor where nobody is asked for one."""
+    parts = route.path.removeprefix("/").split("/")
+    return [] if is_free(parts) or is_login(route.method, parts) else [_NAMESPACE]
 
 
 def _responses(route: AnyRoute, known: dict[str, Any]) -> dict[str, Any]:

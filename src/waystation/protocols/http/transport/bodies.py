@@ -51,6 +51,8 @@ NUMBER_HEADERS = {
     "x-timestamp": "timestamp_ms",
     "x-delivery-mode": "delivery_mode",
 }
+NAMESPACE_HEADER = "waystation-namespace"
+"""By which a request says in which namespace it is."""
 KEY_HEADER = "x-key"
 OWN_HEADER = "x-header-"
 
