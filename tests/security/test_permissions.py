@@ -17,7 +17,7 @@ from tests.broker.kit import broker_on, run
 from waystation.broker.access import Access
 from waystation.broker.access.types import ANONYMOUS, DEFAULT, LOCAL, Principal
 from waystation.broker.broker import Broker
-from waystation.catalog import Change, Update
+from waystation.catalog import CatalogChange, Update
 from waystation.errors import NotAllowed, WaystationError
 from waystation.message import Message
 from waystation.protocol import Subscribe
@@ -331,7 +331,7 @@ def test_all_or_nothing_of_a_kind_is_what_asking_for_each_would_say(rules: list[
     nothing: Any = None
     tenants: Any = _Tenants()
     asked = Permissions(nothing, nothing, users, superusers=(), enforced=lambda: True, whereabouts=Whereabouts(tenants))
-    update = Update(1, tuple(Change(key_of(rule), msgspec.json.encode(rule)) for rule in rules))
+    update = Update(1, tuple(CatalogChange(key_of(rule), msgspec.json.encode(rule)) for rule in rules))
     run(asked.apply(update))
     alice = ALICE.inside(within)
     for resource in LISTED:
