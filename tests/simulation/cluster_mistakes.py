@@ -561,7 +561,7 @@ MISTAKES: dict[str, Mistake] = {
         ),
         Mistake(acknowledge_acks_of_queues_from_the_leader_alone, KILLS, ["queues"], 10),
         Mistake(acknowledge_offsets_from_the_leader_alone, KILLS, ["publish", "consume_group"], 10),
-        Mistake(acknowledge_transactions_from_the_leader_alone, KILLS, ["publish", "process"], 100),
+        Mistake(acknowledge_transactions_from_the_leader_alone, KILLS, ["publish", "process"], 200),
         Mistake(confirm_share_groups_from_the_leader_alone, LEADERS, ["publish", "share"], 5),
         Mistake(let_a_member_commit_that_was_replaced, ["disconnect", "late_watch"], ["publish", "members"], 5),
         Mistake(forget_which_partitions_members_have, LEADERS, ["publish", "members"], 12),
