@@ -7,8 +7,8 @@ import { ago, bytes, count, time } from "../lib/format.js";
 import { badge, button, card, confirmDialog, field, head, loading, pairs, Pager, searchBox, stat, table, toast } from "../lib/widgets.js";
 
 const PAGE = 50;
-const DOORS = [["kafka", "Kafka"], ["native", "Native"], ["amqp", "AMQP"], ["http", "HTTP"]];
-const titleOf = (door) => (DOORS.find(([known]) => known === door) || ["", door])[1];
+const PROTOCOLS = [["kafka", "Kafka"], ["native", "Native"], ["amqp", "AMQP"], ["http", "HTTP"]];
+const titleOf = (protocol) => (PROTOCOLS.find(([known]) => known === protocol) || ["", protocol])[1];
 const link = (name) => `#/connections/${encodeURIComponent(name)}`;
 
 export function open(view) {
@@ -17,27 +17,27 @@ export function open(view) {
 
 function openList(view) {
   let search = view.query.get("search") || "";
-  let door = view.query.get("door") || "";
+  let protocol = view.query.get("door") || "";
   let shown = null;
   const pager = new Pager(() => list.now());
   const list = follow(view, 3000,
-    () => get("/v1/connections", { search, door, after: pager.after, limit: PAGE }, view.signal),
+    () => get("/v1/connections", { search, door: protocol, after: pager.after, limit: PAGE }, view.signal),
     (found) => {
       shown = found;
       draw();
     });
   const changed = () => {
     pager.reset();
-    view.setQuery({ search, door });
+    view.setQuery({ search, door: protocol });
     list.now();
   };
   const searching = searchBox("Search connections", search, (text) => {
     search = text;
     changed();
   });
-  const choice = field({ label: "Protocol", name: "door", value: door, options: [["", "all"], ...DOORS] });
+  const choice = field({ label: "Protocol", name: "door", value: protocol, options: [["", "all"], ...PROTOCOLS] });
   choice.querySelector("select").onchange = (event) => {
-    door = event.target.value;
+    protocol = event.target.value;
     changed();
   };
   const filters = h("div", { class: "filters" }, searching, choice);
@@ -45,11 +45,11 @@ function openList(view) {
   function draw() {
     view.draw(
       head("Connections"),
-      h("div", { class: "stats" }, DOORS.map(([name, title]) => stat(title, count(shown?.by_door[name] ?? 0)))),
+      h("div", { class: "stats" }, PROTOCOLS.map(([name, title]) => stat(title, count(shown?.by_door[name] ?? 0)))),
       keep(list.problem),
       card(null, keep(filters), shown === null ? loading() : [
         table("Connections", columns((one) => view.act(() => close(view, one.name, list.now))), shown.connections, {
-          key: (one) => one.name, none: search || door ? "No connection matches." : "There are no connections.",
+          key: (one) => one.name, none: search || protocol ? "No connection matches." : "There are no connections.",
         }),
         pager.show(shown.next, shown.total, shown.connections.length)]));
   }

@@ -8,7 +8,7 @@ import { badge, bar, card, head, pairs, stat, table } from "../lib/widgets.js";
 
 const HOUR_MS = 3600e3;
 const MAX_POINTS = 1000;
-const DOORS = [["kafka", "Kafka"], ["native", "Native"], ["amqp", "AMQP"], ["http", "HTTP"]];
+const PROTOCOLS = [["kafka", "Kafka"], ["native", "Native"], ["amqp", "AMQP"], ["http", "HTTP"]];
 
 export async function open(view) {
   const charts = makeCharts();
@@ -101,10 +101,10 @@ function healthCard(health) {
 function doorsCard(connections) {
   const most = Math.max(1, ...Object.values(connections));
   return card("Connections by protocol", table("Connections by protocol", [
-    { title: "Protocol", cell: ([door, title]) => h("a", { href: `#/connections?door=${door}` }, title) },
-    { title: "Connections", number: true, cell: ([door]) => count(connections[door] ?? 0) },
-    { title: "Share", cell: ([door, title]) => bar(connections[door] ?? 0, most, { label: `${connections[door] ?? 0} by ${title}` }) },
-  ], DOORS, { key: ([door]) => door }));
+    { title: "Protocol", cell: ([protocol, title]) => h("a", { href: `#/connections?door=${protocol}` }, title) },
+    { title: "Connections", number: true, cell: ([protocol]) => count(connections[protocol] ?? 0) },
+    { title: "Share", cell: ([protocol, title]) => bar(connections[protocol] ?? 0, most, { label: `${connections[protocol] ?? 0} by ${title}` }) },
+  ], PROTOCOLS, { key: ([protocol]) => protocol }));
 }
 
 function resourcesCard(resources) {
