@@ -164,7 +164,7 @@ class Stage:
         with suppress(Exception):
             await self.broker.topics.create(TOPIC, 1)
         self.monkeypatch.setitem(frames.BY_TYPE, "uuid", self.broker.topics.get(TOPIC).id)
-        self.monkeypatch.setattr(self.broker.authenticator, "certificate", lambda _: who)
+        self.monkeypatch.setattr(self.broker.authenticator, "certificate", lambda *_: who)
         self.asked.clear()
         client = Client(self.listener, reads=True)
         client.send(frames.frame(api, version))

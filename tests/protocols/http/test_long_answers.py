@@ -79,6 +79,7 @@ class Lab:
         self._listener: Any = SimpleNamespace(
             budgets=self.budgets,
             broker=broker,
+            entrance=SimpleNamespace(certificate=lambda _: None),
             dispatcher=self,
             now_s=broker.world.clock.monotonic,
             date=lambda: "now",

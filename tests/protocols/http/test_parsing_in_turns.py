@@ -72,10 +72,11 @@ class Lab:
         self.dispatcher = Dispatcher()
         nothing = SimpleNamespace(add=lambda _: None, discard=lambda _: None)
         everybody = SimpleNamespace(certificate=lambda _: None)
-        broker = SimpleNamespace(connections=nothing, world=SimpleNamespace(clock=clock), authenticator=everybody)
+        broker = SimpleNamespace(connections=nothing, world=SimpleNamespace(clock=clock))
         self.listener: Any = SimpleNamespace(
             budgets=budgets,
             broker=broker,
+            entrance=everybody,
             dispatcher=self.dispatcher,
             now_s=clock.monotonic,
             add=nothing.add,
