@@ -1,4 +1,4 @@
-"""The routes of document 2, used as its client uses them."""
+"""The small API that message-queue tutorials use, by a client of the kind that they show."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.waiting import DEADLINE_S, wait_for
 
 
 class MessageQueueClient:
-    """The client of document 2, without asyncio. What it sends is what that one sends."""
+    """As tutorials write it, without asyncio."""
 
     def __init__(self, http: Http) -> None:
         self._http = http
