@@ -59,6 +59,21 @@ def test_many_queues_are_shown_page_by_page(visitor: Visitor) -> None:
     expect(names.first).to_have_text(f"{start}.00")
 
 
+def test_settings_are_changed_once_they_are_known(visitor: Visitor, mq: ws.Client) -> None:
+    """A click before the broker has answered would do nothing, and nobody would be told."""
+    name = mq.queue(unique("slow"), max_deliveries=3).name
+    waiting: list[Any] = []
+    visitor.page.route(re.compile(rf"/v1/queues/{name}$"), lambda route: waiting.append(route))
+    page = visitor.go(f"/queues/{name}")
+    change = page.get_by_role("button", name="Change settings")
+    wait_for(lambda: page.evaluate("true") and bool(waiting), "the page asks about the queue")
+    expect(change).to_be_disabled()
+    visitor.page.unroute_all()  # what waits goes on
+    change.click()
+    dialog = page.get_by_role("dialog", name=f"Settings of {name}")
+    expect(dialog.get_by_label("Maximum deliveries")).to_have_value("3")
+
+
 def test_a_queue_is_made_changed_and_deleted(visitor: Visitor, mq: ws.Client) -> None:
     name = unique("made/here")
     page = visitor.go("/queues")

@@ -80,8 +80,10 @@ function openOne(view, group) {
   const history = h("div", {});
   const beside = h("span", {});
   let present = null;
+  const change = button("Reset offsets", () => reset(at, present, facts.now), { kind: "primary", disabled: true }); // until they are known
   const facts = follow(view, ONE_MS, () => get(at, {}, view.signal), (info) => {
     present = info;
+    change.disabled = false;
     morph(beside, stateBadge(info.state), " ", badge(info.kind));
     morph(figures, stats(info));
     morph(members, memberTable(info.members));
@@ -90,7 +92,7 @@ function openOne(view, group) {
   });
   view.draw(
     head(group, [
-      button("Reset offsets", () => present && reset(at, present, facts.now), { kind: "primary" }),
+      change,
       button("Delete", () => remove(view, at, group), { kind: "danger" }),
     ], beside),
     facts.problem, figures,

@@ -82,9 +82,11 @@ function openOne(view, queue) {
   const settings = h("div", {});
   const pace = new Pace();
   let present = null;
+  const change = button("Change settings", () => alter(at, queue, present, facts.now), { disabled: true }); // until they are known
 
   const facts = follow(view, ONE_MS, () => get(at, {}, view.signal), (info) => {
     present = info;
+    change.disabled = false;
     pace.take(info);
     morph(figures, stats(info));
     morph(settings, settingsList(info.settings), deadLetterLink(info.settings));
@@ -103,7 +105,7 @@ function openOne(view, queue) {
     h("div", { class: "grid" }, card("Messages per second", pace.rates.element), card("Messages in the queue", pace.depth.element)),
     consumers,
     inside.element,
-    card("Settings", settings, h("p", { class: "actions" }, button("Change settings", () => present && alter(at, queue, present, facts.now)))));
+    card("Settings", settings, h("p", { class: "actions" }, change)));
 }
 
 function stats(info) {
