@@ -10,10 +10,15 @@ from typing import Any
 import pytest
 
 from tests.broker.kit import broker_on, run
+from tests.cluster.in_process import until
 from waystation.errors import NotLeader
+from waystation.log.batches import batch as batches
 from waystation.message import Message
 from waystation.protocols.kafka.requests.errors_map import code_of
-from waystation.topics.partitions.partition import Receipt
+from waystation.topics.partitions.durability import SOON_S
+from waystation.topics.partitions.partition import Receipt, log_of
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
+from waystation.topics.topics import TRANSACTIONS_TOPIC
 
 
 def test_a_partition_that_is_not_led_refuses_and_stays_readable(tmp_path: Path) -> None:
@@ -45,6 +50,28 @@ def test_what_is_appended_after_a_change_of_leaders_has_the_new_epoch(tmp_path: 
             broker.messages.publish("t", [Message(b"second")])
             assert [header.leader_epoch for _, header in partition.batches_from(0)] == [first, first + 2]
             assert partition.epochs.end_offset_for(first, partition.end_offset) == (first, 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", ["orders", TRANSACTIONS_TOPIC])
+def test_what_nobody_waits_for_is_synced_when_a_broker_of_a_cluster_leads_again(tmp_path: Path, name: str) -> None:
+    """When it was to be synced this broker did not lead, and followed nobody. Until it is on the disk, the high
+    watermark stands below it, and whoever has state in the partition does not answer."""
+
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            topic = broker.topics.find(name) or await broker.topics.create(name, 1)
+            log = log_of(topic.partition(0))
+            partition = ReplicatedPartition(topic, 0, log, topic.partition(0).unfinished, broker.commit)
+            partition.lead(7)
+            batch = batches.build([(b"key", b"value", ())], 1)
+            partition.append(batch, batches.read_header(batch))
+            partition.follow(7)
+            await asyncio.sleep(2 * SOON_S)
+            assert log.durable_offset < log.end_offset
+            partition.lead(8)
+            await until(lambda: log.durable_offset == log.end_offset)
 
     run(main())
 

@@ -102,6 +102,7 @@ class ReplicatedPartition(Partition):
         self._epoch = epoch
         self._led_from = self._log.end_offset
         self.append = self._append_in_memory if self._log.tier else self._log.append
+        self._sync()  # what it had appended when it led before: whoever appended may wait for nothing
 
     def follow(self, epoch: int, leader: int = NOBODY) -> None:
         """Another broker leads, or nobody does. Whoever waits for what was appended here is told."""
