@@ -11,10 +11,11 @@ import pytest
 
 from tests.broker.kit import broker_on, run
 from tests.cluster.in_process import until
-from waystation.errors import NotLeader
+from waystation.errors import NotLeader, OffsetOutOfRange
 from waystation.log.batches import batch as batches
 from waystation.message import Message
 from waystation.protocols.kafka.requests.errors_map import code_of
+from waystation.security.principals import ANONYMOUS
 from waystation.topics.partitions.durability import SOON_S
 from waystation.topics.partitions.partition import Receipt, log_of
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
@@ -50,6 +51,31 @@ def test_what_is_appended_after_a_change_of_leaders_has_the_new_epoch(tmp_path: 
             broker.messages.publish("t", [Message(b"second")])
             assert [header.leader_epoch for _, header in partition.batches_from(0)] == [first, first + 2]
             assert partition.epochs.end_offset_for(first, partition.end_offset) == (first, 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize("offset", [0, 9])
+def test_only_who_leads_says_that_an_offset_is_not_there(tmp_path: Path, offset: int) -> None:
+    """Another one may lack what the leader has: who reads there by offsets would begin again where the log does."""
+
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            partition = (await broker.topics.create("t", 1)).partition(0)
+            broker.messages.publish("t", [Message(b"%d" % number) for number in range(3)])
+            await partition.delete_records(1)
+            reading = broker.access(ANONYMOUS, "/", broker.meters.native).reading
+            (answer,) = reading.read_batches([("t", 0, offset)], 1_000, committed=True)
+            assert (answer.batches, answer.next_offset) == (b"", 1)
+            with pytest.raises(OffsetOutOfRange):
+                await reading.read("t", 0, offset=offset, count=1, max_bytes=1_000)
+            partition.follow(partition.epoch + 1)
+            (answer,) = reading.read_batches([("t", 0, 1)], 1_000, committed=True)
+            assert answer.next_offset == 3
+            with pytest.raises(NotLeader):
+                reading.read_batches([("t", 0, offset)], 1_000, committed=True)
+            with pytest.raises(NotLeader):
+                await reading.read("t", 0, offset=offset, count=1, max_bytes=1_000)
 
     run(main())
 

@@ -40,7 +40,8 @@ def read_batches(positions: Sequence[Position], max_bytes: int, *, committed: bo
     """One answer for each position. All of them together have `max_bytes` at most, or one batch.
 
     A position outside of its log (retention removed what is there, or the topic was re-created) gets no batches, and
-    reads on where the log begins.
+    reads on where the log begins. Only who leads the partition says so; NotLeader elsewhere, where the log may lack
+    what its leader has.
     """
     answers: list[PartitionBatches] = []
     size = 0
@@ -49,6 +50,8 @@ def read_batches(positions: Sequence[Position], max_bytes: int, *, committed: bo
         if offset == end:
             partition.check_usable()  # nothing more will come
         outside = not partition.start_offset <= offset <= partition.written_offset
+        if outside:
+            partition.check_leads()
         following = partition.start_offset if outside else offset
         answer = PartitionBatches(partition.topic.name, partition.index, partition.start_offset, end, following)
         if partition.start_offset <= offset < end and (size < max_bytes or not size):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from waystation.admin.views import overview
 from waystation.broker.access.messaging.family import Family
-from waystation.errors import NotFound
+from waystation.errors import NotFound, OffsetOutOfRange
 from waystation.message import Delivered, size_of
 from waystation.observe.meters import ProtocolMeter
 from waystation.observe.spans import TracedPlace
@@ -112,7 +112,11 @@ class ReadingAccess(Family):
         size = 0
         now_ms = self._broker.world.clock.now_ms()
         while len(messages) < count and size < max_bytes:
-            chunk = await read_away(self._broker.world.offload, partition, offset, most=count - len(messages))
+            try:
+                chunk = await read_away(self._broker.world.offload, partition, offset, most=count - len(messages))
+            except OffsetOutOfRange:
+                partition.check_leads()  # a follower may lack what its leader has
+                raise
             if chunk.next == offset:
                 break
             offset = chunk.next
