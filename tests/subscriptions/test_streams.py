@@ -17,6 +17,9 @@ from waystation.queues.failure_history import failure_history_of
 from waystation.queues.feed import Verdict
 from waystation.subscriptions import stream_feed
 from waystation.subscriptions.stream_feed import StreamFeed
+from waystation.topics.partitions.no_log import NoLog
+from waystation.topics.partitions.partition import log_of
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 
 
 def put(broker: Broker, topic: str, *texts: str, partition: int | None = None) -> None:
@@ -58,6 +61,40 @@ def test_what_is_acknowledged_is_where_the_next_consumer_begins(tmp_path: Path) 
             await second.gets(*"cdef")
             await ack(broker, second, 0, 1, 2, 3)
             assert committed(broker, "t") == 6
+
+    run(main())
+
+
+@pytest.mark.parametrize("copy", ["behind", "none", "leads"])
+def test_a_group_stays_where_it_is_on_a_broker_that_knows_less_of_a_partition(tmp_path: Path, copy: str) -> None:
+    """In a cluster, where another broker has coordinated it until now. The high watermark that this one knows may be
+    behind what was acknowledged there, and a replica may only come later."""
+
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            topic = await broker.topics.create("t", 1)
+            put(broker, "t", *"abc")
+            await broker.groups.commit_offsets("g", [OffsetToCommit("t", 0, 3)])
+            log, alone = log_of(topic.partition(0)), topic.partition(0)
+            await alone.until_durable(3)
+            partition = ReplicatedPartition(topic, 0, log, alone.unfinished, broker.commit, high_watermark=1)
+            topic.partitions[0] = partition
+            if copy == "none":
+                partition.use(NoLog(broker.world, log.folder, topic.settings))
+            elif copy == "leads":
+                partition.lead(7)
+            consumer = await stream(broker, "t")
+            await asyncio.sleep(0.3)
+            if copy == "none":
+                partition.use(log)
+            partition.advance(3)
+            await asyncio.sleep(0.3)
+            feed_of(consumer).heartbeat()
+            assert (consumer.texts, committed(broker, "t")) == ([], 3)
+            partition.lead(8)
+            put(broker, "t", "d")
+            partition.advance(4)
+            await consumer.gets("d")
 
     run(main())
 

@@ -219,17 +219,22 @@ class StreamFeed(LogFeed[StreamShare]):
         self._begin(share)
 
     def _begin(self, share: StreamShare) -> None:
-        """Finds out from where to read; while a transaction holds the offset back, that has to wait."""
+        """Finds out from where to read; while a transaction holds the offset back, or this broker has no replica, that
+        has to wait.
+
+        What the group has committed may be above the high watermark that a broker knows which has just begun to
+        coordinate it, or to lead the partition. It is above the log's end only where the log has lost its end.
+        """
         if share.dropped or share.begun or share.leaving:
             return
         partition = share.partition
         name = partition.topic.name
         [found] = self._hub.groups.fetch_offsets(self.group, [(name, partition.index)], require_stable=True)
-        if found.error is not None:
+        if found.error is not None or not partition.here:
             asyncio.get_running_loop().call_later(UNSTABLE_RETRY_S, self._begin, share)
             return
         if found.offset >= 0:
-            position = min(max(found.offset, partition.start_offset), partition.visible_offset)
+            position = min(max(found.offset, partition.start_offset), partition.end_offset)
             share.begin(position, found.offset if found.offset <= position else -1)
         else:
             share.begin(self._first_offset(share), -1)
