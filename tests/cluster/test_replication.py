@@ -105,6 +105,36 @@ def test_what_a_leader_wrote_alone_is_truncated_when_it_comes_back(tmp_path: Pat
     run(main())
 
 
+def test_what_a_leader_wrote_alone_takes_nothing_out_of_a_compacted_topic(tmp_path: Path) -> None:
+    """Its record is the newest of the key in its log alone. It is truncated, and the one before it is what counts."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+            await cluster.brokers[1].topics.create("orders", 1, settings)
+            leader = await cluster.leader("orders")
+            broker, partition = cluster.brokers[leader], cluster.partition(leader, "orders")
+            for key in (b"k", b"other"):
+                acknowledged = broker.messages.publish("orders", [Message(b"acknowledged", key=key)], 0)
+                await broker.durable(*acknowledged.receipts)
+            for other in cluster.brokers:
+                if other != leader:
+                    cluster.network.cut.add(frozenset((leader, other)))
+            broker.messages.publish("orders", [Message(b"alone", key=b"k")], 0)
+            assert partition.begin_segment()
+            await broker.commit.join()
+            await broker.housekeeping.checkpoint()
+            await broker.housekeeping.compact()
+            await cluster.kill(leader)
+            await cluster.leader("orders")
+            cluster.network.cut.clear()
+            await cluster.start(leader)
+            await cluster.in_sync("orders", {1, 2, 3})
+            assert everything(cluster, leader, "orders") == [b"acknowledged", b"acknowledged"]
+
+    run(main())
+
+
 def test_who_waits_is_told_when_another_node_leads(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster_of(tmp_path) as cluster:

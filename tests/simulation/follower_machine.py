@@ -18,8 +18,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
-from msgspec.structs import replace
-
 from tests.simulation.disk import SimDisk
 from tests.simulation.encryption import SimKeys
 from tests.simulation.promises import Found, expect, insist
@@ -544,11 +542,9 @@ class FollowerMachine:
 
     async def _compact(self) -> None:
         log, copy = self.logs[TABLE], self.cluster.copies[TABLE]
-        plan = compaction.due(log, self.world.clock.now_ms())
+        plan = compaction.due(log, self.world.clock.now_ms(), before=copy.leader.committed)
         if plan is not None:
-            committed = [segment for segment in plan.segments if segment.last_offset < copy.leader.committed]
-            if committed:
-                await compaction.compact(log, replace(plan, segments=committed))
+            await compaction.compact(log, plan)
         await asyncio.sleep(self.rng.choice((0.01, 0.1)))
 
     async def _checkpoint(self) -> None:

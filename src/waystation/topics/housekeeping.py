@@ -16,6 +16,7 @@ from waystation.log.commit import GroupCommit
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
 from waystation.observe.events import event_logger
+from waystation.topics.partitions.partition import log_of
 from waystation.topics.topics import Topics
 from waystation.world import World
 
@@ -94,8 +95,9 @@ class Housekeeping:
             log.producers.expire(now - self._settings.integer("producer.id.expiration.ms"))
 
     async def compact(self) -> None:
-        for _, log in self._topics.logs():
-            plan = compaction.due(log, self._world.clock.now_ms())
+        for partition in self._topics.replicas():
+            log = log_of(partition)
+            plan = compaction.due(log, self._world.clock.now_ms(), before=partition.stable_offset)
             if plan is not None:
                 freed = await self._attempt("compaction", log, lambda log, plan=plan: compaction.compact(log, plan))  # type: ignore[misc]
                 logger.info("log.compacted", "compacted: {log} freed {bytes} bytes", log=log.folder, bytes=freed)

@@ -255,11 +255,15 @@ class Topics:
 
     def logs(self) -> Iterator[tuple[str, Log]]:
         """Every log with the name that its recovery point has."""
+        for partition in self.replicas():
+            yield f"{partition.topic.id}/{partition.index}", log_of(partition)
+
+    def replicas(self) -> Iterator[Partition]:
+        """Every partition that has a log here."""
         for topic in self:
             for partition in topic.partitions:
-                log = log_of(partition)
-                if not isinstance(log, NoLog):
-                    yield f"{topic.id}/{partition.index}", log
+                if partition.here:
+                    yield partition
 
     # -- start ------------------------------------------------------------------------------------------------------
 

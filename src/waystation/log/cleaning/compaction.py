@@ -2,6 +2,8 @@
 
 It works on sealed segments below the last stable offset, in two passes on a thread: first the newest offset of every
 key, then new files with only the records that are still the newest. Offsets never change: a compacted log has gaps.
+In a cluster it also stays below the high watermark: what is above may be truncated, and then the record before it is
+the newest of its key again.
 A tombstone (a record without a value) stays until `delete.retention.ms` after the pass that first saw it as the newest,
 so that readers have time to see it; that moment is noted in the batch itself, as Kafka does (attribute bit 6, base
 timestamp). Records of aborted transactions go; those of committed ones become plain records; markers go with age.
@@ -43,8 +45,8 @@ class CompactionPlan(msgspec.Struct, frozen=True):
     truncations: int  # of the log so far: after another one the plan is void
 
 
-def due(log: Log, now_ms: int) -> CompactionPlan | None:
-    """A plan, if enough of the log has not been compacted yet."""
+def due(log: Log, now_ms: int, *, before: int | None = None) -> CompactionPlan | None:
+    """A plan, if enough of the log has not been compacted yet. `before`: from there on it may be truncated."""
     settings = log.settings
     if log.failure is not None or log.truncation is not None:
         return None
@@ -52,7 +54,7 @@ def due(log: Log, now_ms: int) -> CompactionPlan | None:
         return CompactionPlan([], 0, {}, now_ms, settings.delete_retention_ms, settings.segment_bytes, log.truncations)
     if not settings.compacts:
         return None
-    stable = log.stable_offset
+    stable = log.stable_offset if before is None else min(before, log.stable_offset)
     segments: list[Segment] = []
     for segment, following in pairwise(log.segments):
         if segment.base_offset >= log.saved_point.segment:
