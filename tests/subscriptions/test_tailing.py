@@ -13,6 +13,8 @@ from waystation.errors import Invalid, NotAllowed, NotFound
 from waystation.message import Message
 from waystation.queues.feed import Settled, Verdict
 from waystation.subscriptions.tailing import FIRST, LAST, NEXT, TailFeed, TailStart
+from waystation.topics.partitions.partition import log_of
+from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 
 
 class Reader(Consumer):
@@ -82,6 +84,24 @@ def test_last_passes_over_an_aborted_transaction(tmp_path: Path) -> None:
             await undone.end(False)
             reader = tail(broker, "t", LAST)
             await reader.gets("b", "c")
+
+    run(story())
+
+
+def test_a_reader_that_goes_on_at_an_offset_gets_nothing_before_it(tmp_path: Path) -> None:
+    """In a cluster, where it has read from another broker: this one may not know yet how far that is acknowledged."""
+
+    async def story() -> None:
+        async with broker_on(tmp_path) as broker:
+            topic = await broker.topics.create("t", 1)
+            send(broker, "t", b"a", b"b", b"c")
+            alone = topic.partition(0)
+            await alone.until_durable(3)
+            partition = ReplicatedPartition(topic, 0, log_of(alone), alone.unfinished, broker.commit, high_watermark=1)
+            topic.partitions[0] = partition
+            reader = tail(broker, "t", TailStart("offset", 2))
+            partition.advance(3)
+            await reader.gets("c")
 
     run(story())
 

@@ -49,7 +49,8 @@ NEXT = TailStart("next")  # nothing of what there is
 
 
 def first_offset(partition: Partition, start: TailStart) -> int:
-    """The offset that `start` means; always between the log's beginning and what readers may see of it."""
+    """The offset that `start` means; always between the log's beginning and what readers may see of it, or between that
+    and the log's end where a reader names an offset: elsewhere in the cluster it may have read so far."""
     begin, end = partition.start_offset, max(partition.start_offset, partition.stable_offset)
     if start.kind == "first":
         return begin
@@ -58,7 +59,7 @@ def first_offset(partition: Partition, start: TailStart) -> int:
     if start.kind == "last":
         return _last_batch(partition, end)
     if start.kind == "offset":
-        return min(max(start.value, begin), end)
+        return min(max(start.value, begin), max(end, partition.end_offset))
     found = partition.find_time(max(0, start.value))
     return end if found is None else min(max(found[0], begin), end)
 
