@@ -99,6 +99,31 @@ def test_a_group_stays_where_it_is_on_a_broker_that_knows_less_of_a_partition(tm
     run(main())
 
 
+@pytest.mark.parametrize("verdict", [Verdict.REJECT, Verdict.KILL])
+def test_what_a_broker_cannot_read_for_a_while_is_tried_again_when_it_can(tmp_path: Path, verdict: Verdict) -> None:
+    """In a cluster, where its replica is copied again, or a new leader has to write the end of a transaction again."""
+
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            topic = await broker.topics.create("t", 1)
+            put(broker, "t", *"abc")
+            log, alone = log_of(topic.partition(0)), topic.partition(0)
+            await alone.until_durable(3)
+            partition = ReplicatedPartition(topic, 0, log, alone.unfinished, broker.commit, high_watermark=3)
+            topic.partitions[0] = partition
+            consumer = await stream(broker, "t")
+            await consumer.gets(*"abc")
+            partition.use(log)
+            consumer.feed.settle(verdict, [(1, 1)], error="not now", delay_ms=1)
+            await ack(broker, consumer, 0, 2)
+            await asyncio.sleep(0.2)
+            assert (consumer.texts, committed(broker, "t")) == ([*"abc"], 1)
+            partition.advance(3)
+            await consumer.gets(*"abcb")
+
+    run(main())
+
+
 def test_an_ack_that_was_answered_survives_a_kill(tmp_path: Path) -> None:
     async def main() -> None:
         async with broker_on(tmp_path / "a") as broker:

@@ -27,7 +27,7 @@ from waystation.queues.redriven import as_before, is_redrive_topic
 from waystation.subscriptions.log_feed import LogFeed
 from waystation.subscriptions.membership import GroupMembership
 from waystation.subscriptions.selection import Selection
-from waystation.subscriptions.stream_retries import Retries, message_at
+from waystation.subscriptions.stream_retries import Retries, is_hidden, message_at
 from waystation.subscriptions.stream_share import StreamShare
 from waystation.subscriptions.stream_terms import Hub, Terms
 from waystation.topics.expiry import expired
@@ -371,6 +371,8 @@ class StreamFeed(LogFeed[StreamShare]):
                 found = message_at(share, offset)
                 if found is not None and not expired(found, self._now_ms()):
                     self._hand_over(share, [self._tagged(share, found, share.deliveries.get(offset, 1))])
+                elif found is None and is_hidden(share, offset):
+                    self._retries.later(share, offset)
                 else:  # retention has taken it, or its time is over
                     share.done(offset)
                     self._resume(share)

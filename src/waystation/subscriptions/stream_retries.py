@@ -30,6 +30,9 @@ logger = event_logger("waystation.streams")
 RETRY = RetryRule(base_ms=100, longest_ms=30_000)
 """Shorter than a queue's: everything behind the message waits with it."""
 
+HIDDEN_MS = 100
+"""Between two attempts to read a message that this broker cannot read now."""
+
 Due = Callable[[StreamShare], None]
 Buried = Callable[[StreamShare, int], None]
 
@@ -63,6 +66,10 @@ class Retries:
         share.deliveries[offset] = share.deliveries.get(offset, 1) + 1
         self._again(share, offset, delay_ms or 0)
 
+    def later(self, share: StreamShare, offset: int) -> None:
+        """This broker cannot read it now (`is_hidden`)."""
+        self._again(share, offset, HIDDEN_MS)
+
     def _limit(self, share: StreamShare, offset: int) -> int:
         """How many failures are its last; its own limit goes before the consumer's, 0 is none."""
         found = message_at(share, offset)
@@ -78,6 +85,9 @@ class Retries:
 
     def _bury(self, share: StreamShare, offset: int, reason: str, error: str | None) -> None:
         found = message_at(share, offset)
+        if found is None and is_hidden(share, offset):
+            self.later(share, offset)
+            return
         if found is not None and share.redriven:
             found = as_before(found)
         topic = share.partition.topic.name if found is None else found.source
@@ -117,8 +127,14 @@ class Retries:
             self._again(share, offset, RETRY.longest_ms)
 
 
+def is_hidden(share: StreamShare, offset: int) -> bool:
+    """Whether a message that was delivered cannot be read now, though it is not gone: in a cluster, where the replica
+    here is copied again, or the end of its transaction was truncated and is to be written again."""
+    return offset >= share.partition.stable_offset
+
+
 def message_at(share: StreamShare, offset: int) -> Delivered | None:
-    """One message of the partition; None if retention has taken it."""
+    """One message of the partition; None if retention has taken it, or if it `is_hidden`."""
     try:
         chunk = read_chunk(share.partition, offset, 0, 1)
     except OffsetOutOfRange:
