@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from waystation.paging import Pace, matching, span
+from waystation.queues.redriving import GROUP_TARGET
 from waystation.routing.namespace_names import prefix_of, topic_prefix_of
 from waystation.security.permissions import Permissions, Resource
 from waystation.security.principals import Principal
@@ -46,6 +47,10 @@ class Sight:
     def sees_dead_letter_target(self, target: str) -> bool:
         """A queue's name, or `topic:NAME`."""
         return self.sees(*dead_letter_target_of(target))
+
+    def may_redrive_to(self, target: str) -> bool:
+        """Whether a message that says that it died there may go back: a queue's name, `topic:NAME`, `group:NAME`."""
+        return True
 
     def local(self, resource: Resource, name: str) -> str:
         """What the reader calls it, which is what it searches for."""
@@ -86,6 +91,11 @@ class PrincipalSight(Sight):
         return not self.within and all(
             self._permissions.extent(self._principal, "describe", resource) for resource in resources
         )
+
+    def may_redrive_to(self, target: str) -> bool:
+        if target.startswith(GROUP_TARGET):
+            return self._permissions.allows(self._principal, "read", "group", target.removeprefix(GROUP_TARGET))
+        return self._permissions.allows(self._principal, "write", *dead_letter_target_of(target))
 
     def local(self, resource: Resource, name: str) -> str:
         return name.removeprefix(self._prefix(resource))

@@ -32,7 +32,7 @@ from waystation.queues.putting import (
     put_with_patience,
     together,
 )
-from waystation.queues.redriving import Progress, Redrive
+from waystation.queues.redriving import MayGoTo, Progress, Redrive
 from waystation.queues.settings import (
     QueueSettings,
     check_visibility_timeout,
@@ -511,10 +511,11 @@ class Queues:
         dry_run: bool = False,
         message_ids: Sequence[str] = (),
         progress: Progress | None = None,
+        may_go_to: MayGoTo = lambda _: True,
     ) -> RedriveAnswer:
         """Sends dead letters back (see `redriving.py`)."""
         asked = Redrive(to, filter, list(message_ids), rate, limit, dry_run)
-        return await self._dead_letters.redrive(queue, asked, progress)
+        return await self._dead_letters.redrive(queue, asked, may_go_to, progress)
 
 
 def _waiting(queue: Queue, seen: int, last: int) -> tuple[list[Run], int]:

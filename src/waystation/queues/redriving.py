@@ -106,12 +106,16 @@ class Chooser:
 Progress = Callable[[RedriveAnswer], None]
 """Told how far it is, between two transactions; what it raises ends the redrive there."""
 Pause = Callable[[float], Awaitable[None]]
+MayGoTo = Callable[[str], bool]
+"""Whether who redrives may send messages to a place that they name themselves: `x-death` is a header, and anybody who
+puts a message into a dead-letter queue can write one."""
 
 
 class Plan(msgspec.Struct, frozen=True):
     """A redrive that makes sense, not begun yet."""
 
     chooser: Chooser
+    may_go_to: MayGoTo
     to: str | None
     rate: float
     limit: int
@@ -125,11 +129,13 @@ class Redriving:
         self._broker = broker
         self._redriving: set[tuple[int, int]] = set()  # by shard and number
 
-    async def redrive(self, name: str, asked: Redrive, progress: Progress | None = None) -> RedriveAnswer:
+    async def redrive(
+        self, name: str, asked: Redrive, may_go_to: MayGoTo, progress: Progress | None = None
+    ) -> RedriveAnswer:
         """Sends what is in a dead-letter queue back to where it died, or elsewhere, oldest first."""
-        return await self.run(self.plan(name, asked), progress)
+        return await self.run(self.plan(name, asked, may_go_to), progress)
 
-    def plan(self, name: str, asked: Redrive) -> Plan:
+    def plan(self, name: str, asked: Redrive, may_go_to: MayGoTo) -> Plan:
         """Checks all that can be wrong with it, and raises; nothing has happened then."""
         if not (math.isfinite(asked.rate) and asked.rate >= 0):
             raise Invalid(f"rate: {asked.rate} is not a number from zero on")
@@ -142,7 +148,7 @@ class Redriving:
         if not asked.dry_run:
             self._check_alone(shard, queue)
         chooser = Chooser(shard, queue, wanted, frozenset(asked.message_ids))
-        return Plan(chooser, asked.to, asked.rate, asked.limit, asked.dry_run)
+        return Plan(chooser, may_go_to, asked.to, asked.rate, asked.limit, asked.dry_run)
 
     def _check_alone(self, shard: Shard, queue: Queue) -> None:
         if (shard.index, queue.id) in self._redriving:
@@ -169,10 +175,10 @@ class Redriving:
             chosen = chooser.next(min(at_once, limit - answer.matched) if limit else at_once)
             answer.matched += len(chosen)
             if tx is None or not chosen:
-                self._foresee(chooser.queue, chosen, plan.to, answer)
+                self._foresee(plan, chosen, answer)
                 await asyncio.sleep(0)
             else:
-                moved = await self._send_back(tx, chooser.shard, chooser.queue, chosen, plan.to)
+                moved = await self._send_back(tx, plan, chosen)
                 answer.moved += moved
                 answer.skipped += len(chosen) - moved
             if progress is not None:
@@ -181,28 +187,29 @@ class Redriving:
                 await _wait(len(chosen) / rate, answer, progress, pause)
         return answer
 
-    def _foresee(self, queue: Queue, chosen: list[tuple[int, Message]], to: str | None, answer: RedriveAnswer) -> None:
+    def _foresee(self, plan: Plan, chosen: list[tuple[int, Message]], answer: RedriveAnswer) -> None:
         """What a dry run can say of these: how many would go where, and how many have nowhere to go."""
         for _, message in chosen:
-            target = self._target(queue, message, to)
+            target = self._target(plan, message)
             if target is None:
                 answer.skipped += 1
             elif target in answer.targets or len(answer.targets) < TARGETS_SHOWN:
                 answer.targets[target] = answer.targets.get(target, 0) + 1
 
-    def _target(self, queue: Queue, message: Message, to: str | None) -> str | None:
-        """Where a message goes back to; None if there is no such place."""
-        target = to or _origin(message)
-        return None if target is None or target == queue.name or not _exists(self._broker, target) else target
+    def _target(self, plan: Plan, message: Message) -> str | None:
+        """Where a message goes back to; None if there is no such place, or it may not go there."""
+        target = plan.to or _origin(message)
+        if target is None or target == plan.chooser.queue.name or not _exists(self._broker, target):
+            return None
+        return target if plan.to or plan.may_go_to(target) else None
 
-    async def _send_back(
-        self, tx: Tx, shard: Shard, queue: Queue, chosen: list[tuple[int, Message]], to: str | None
-    ) -> int:
+    async def _send_back(self, tx: Tx, plan: Plan, chosen: list[tuple[int, Message]]) -> int:
+        shard, queue = plan.chooser.shard, plan.chooser.queue
         ledger = queue.open_ledger()
         targets: dict[str, list[Message]] = {}
         taken: list[int] = []
         for entry, message in chosen:
-            target = self._target(queue, message, to)
+            target = self._target(plan, message)
             if target is None:
                 continue
             # Only what is ready: what waits for its time could not be requeued as it was.

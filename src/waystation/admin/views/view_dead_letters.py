@@ -364,10 +364,10 @@ class JobStarted(msgspec.Struct):
     job: str
 
 
-def redrive_in_background(broker: ManagedBroker, queue: str, asked: Redrive) -> JobStarted:
+def redrive_in_background(broker: ManagedBroker, queue: str, asked: Redrive, sight: Sight = EVERYTHING) -> JobStarted:
     """What is wrong with it is raised here; what comes of it is the job's affair."""
     redriving = broker.dead_letters.redriving
-    plan = redriving.plan(queue, asked)
+    plan = redriving.plan(queue, asked, sight.may_redrive_to)
     ledger = plan.chooser.queue.ledger
 
     async def work(job: Job) -> None:

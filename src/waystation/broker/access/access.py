@@ -394,8 +394,10 @@ class Access:
         message_ids: Sequence[str] = (),
         progress: Callable[[RedriveAnswer], None] | None = None,
     ) -> RedriveAnswer:
-        """Moves dead letters back to where they came from, or to `to`. `progress` is called between two transactions,
-        and ends it by raising."""
+        """Moves dead letters back to where they came from, as far as the principal may send messages there, or to `to`.
+        `progress` is called between two transactions, and ends it by raising."""
+        from waystation.admin.sight import PrincipalSight
+
         self._permissions.check(self.principal, "read", "queue", queue)
         if to is not None:
             self._permissions.check(self.principal, "write", *dead_letter_target_of(to))
@@ -408,6 +410,7 @@ class Access:
             dry_run=dry_run,
             message_ids=message_ids,
             progress=progress,
+            may_go_to=PrincipalSight(self._permissions, self.principal, self._broker.world.clock).may_redrive_to,
         )
 
     @property

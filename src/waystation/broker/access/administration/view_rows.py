@@ -141,11 +141,17 @@ class Listing(NamedTuple, Generic[Q]):
     rows: tuple[Listed, ...]
 
 
+class Reaching(NamedTuple, Generic[Q]):
+    """An action on what only its function finds: it is told what may be reached."""
+
+    act: Callable[[ManagedBroker, Q, Sight], Awaitable[Any] | Any]
+
+
 class Row(msgspec.Struct, Generic[Q], frozen=True):
     """One view or action."""
 
     query: type[Q]
-    answer: Callable[[ManagedBroker, Q], Awaitable[Any] | Any] | Listing[Q]
+    answer: Callable[[ManagedBroker, Q], Awaitable[Any] | Any] | Listing[Q] | Reaching[Q]
     shown: Any  # what it answers, as a type; None: nothing
     asks: Asks = LOOK
     also: Callable[[Q], tuple[Question, ...]] = lambda _: ()
@@ -164,6 +170,8 @@ class Row(msgspec.Struct, Generic[Q], frozen=True):
     def answered(self, broker: ManagedBroker, query: Q, sight: Sight) -> Awaitable[Any] | Any:
         if isinstance(self.answer, Listing):
             return self.answer.page(broker, query, sight)
+        if isinstance(self.answer, Reaching):
+            return self.answer.act(broker, query, sight)
         return self.answer(broker, query)
 
     def about(self, query: Q) -> str:
@@ -377,7 +385,9 @@ ACTIONS: dict[str, AnyRow] = {
     "remove-node": Row(cluster_operations.RemoveNode, cluster_operations.remove_node, None, OPERATE, named="node"),
     "redrive": Row(
         RedriveQueue,
-        lambda broker, query: view_dead_letters.redrive_in_background(broker, query.queue, query),
+        Reaching(
+            lambda broker, query, sight: view_dead_letters.redrive_in_background(broker, query.queue, query, sight)
+        ),
         view_dead_letters.JobStarted,
         Asks("read", "queue", "queue"),
         also=lambda query: () if query.to is None else (Question("write", *dead_letter_target_of(query.to)),),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from waystation.admin.sight import EVERYTHING, PrincipalSight, Sight
+from waystation.admin.sight import PrincipalSight, Sight
 from waystation.admin.views import overview
 from waystation.broker.access.messaging.family import Family, spelled
 
@@ -66,7 +66,7 @@ class ViewAccess(Family):
         if row.mutates is not None and self._mutate is not None:
             self._mutate(row.mutates(self._broker, asked))
         about, detail = row.about(asked), row.detail(asked)
-        answer = row.answered(self._broker, asked, self._sight if row.lists else EVERYTHING)
+        answer = row.answered(self._broker, asked, self._sight)
         if kind == "action":
             # The audit log has what was done by its action's name: the query may have a password in it.
             work = answer if isinstance(answer, Awaitable) else _at_once(answer)
