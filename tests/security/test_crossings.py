@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.security.test_permissions import access, with_users
+from waystation.broker.access import Access
 from waystation.broker.access.types import Principal
 from waystation.broker.broker import Broker
+from waystation.errors import NotAllowed
 from waystation.message import Message
+from waystation.protocol import Subscribe
 from waystation.queues.settings import QueueSettings
 from waystation.security.rules import RESOURCES, Rule
 
@@ -62,3 +68,77 @@ def test_a_made_up_failure_history_leads_to_no_place_that_its_redriver_may_not_w
         assert (await access(broker, ADMIN).redrive("shop/dead")).moved == 2, "a superuser may"
 
     with_users(tmp_path, story)
+
+
+# -- a namespace whose name begins with another's ----------------------------------------------------------------------
+
+
+def of_shop_and_shop_eu(story: Callable[[Broker, Access], Awaitable[None]]) -> Callable[[Broker], Awaitable[None]]:
+    """The topic `shop.orders` is in the namespace `shop`, `shop.eu.orders` in `shop.eu`."""
+
+    async def play(broker: Broker) -> None:
+        for namespace in ("shop", "shop.eu"):
+            await broker.namespaces.create(namespace)
+            await broker.topics.create(f"{namespace}.orders", 1)
+        await broker.permissions.add(INSIDE)
+        await story(broker, access(broker, ALICE.inside("shop"), "shop"))
+
+    return play
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+@pytest.mark.parametrize("mode", ["live", "stream", "shared"])
+@pytest.mark.parametrize(("topics", "syntax"), [(["shop.*.#"], "wildcard"), (["shop\\.(?:.*)"], "regex")])
+def test_a_pattern_does_not_lead_into_a_namespace_beneath(
+    tmp_path: Path, mode: Any, topics: list[str], syntax: Any
+) -> None:
+    async def story(broker: Broker, alice: Access) -> None:
+        wanted = Subscribe(
+            consumer=1, mode=mode, topics=topics, syntax=syntax, group=None if mode == "live" else "shop/g"
+        )
+        outside = access(broker, ALICE)
+        for one in (alice, outside):
+            with pytest.raises(NotAllowed, match="may not read topic"):
+                await one.subscriptions.open(wanted, "c", nothing, nothing)
+        await broker.permissions.add([Rule("User:alice", "read", "topic", "*", namespace="shop.eu")])
+        feed, _ = await outside.subscriptions.open(wanted, "c", nothing, nothing)
+        feed.close()
+        with pytest.raises(NotAllowed):
+            await alice.subscriptions.open(wanted, "c", nothing, nothing)
+
+    with_users(tmp_path, of_shop_and_shop_eu(story))
+
+
+def test_a_pattern_that_cannot_match_what_is_beneath_is_fine_until_a_namespace_of_such_a_name_comes(
+    tmp_path: Path,
+) -> None:
+    async def story(broker: Broker, alice: Access) -> None:
+        ended: list[object] = []
+        wanted = Subscribe(consumer=1, mode="live", topics=["shop.us.#", "shop.orders"])
+        await alice.subscriptions.open(wanted, "c", nothing, ended.append)
+        assert not ended
+        await broker.namespaces.create("shop.us")
+        assert len(ended) == 1
+
+    with_users(tmp_path, of_shop_and_shop_eu(story))
+
+
+def test_a_message_is_not_found_by_its_id_in_a_namespace_beneath(tmp_path: Path) -> None:
+    async def story(broker: Broker, alice: Access) -> None:
+        for topic in ("shop.orders", "shop.eu.orders"):
+            await broker.durability.wait(*broker.messages.publish(topic, [Message(b"x", id=f"of {topic}")]).receipts)
+        for place in ("eu.orders-0@0", "shop.eu.orders-0@0", "of shop.eu.orders"):
+            assert await alice.find_stored(place) is None
+        for place in ("orders-0@0", "of shop.orders"):
+            assert await alice.find_stored(place) is not None
+        broker.messages.publish("shop.eu.orders", [Message(b"x", id="later", delay_ms=60_000)])
+        broker.messages.publish("shop.orders", [Message(b"x", id="later here", delay_ms=60_000)])
+        assert alice.find_queued("later") is None
+        assert alice.find_queued("later here") is not None
+        listed = await alice.views.view("delayed", {"topics": True, "topic_prefix": "shop."})
+        assert [one.topic for one in listed.messages] == ["shop.orders"]
+
+    with_users(tmp_path, of_shop_and_shop_eu(story))

@@ -54,10 +54,14 @@ class OpenPermissions(Permissions):
             return False
         return True
 
-    def check_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> None:
+    def check_under(
+        self, principal: Principal, operation: Operation, resource: Resource, prefix: str, *, beneath: bool = True
+    ) -> None:
         self.check(principal, operation, resource, f"{prefix}*")
 
-    def allows_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> bool:
+    def allows_under(
+        self, principal: Principal, operation: Operation, resource: Resource, prefix: str, *, beneath: bool = True
+    ) -> bool:
         return self.allows(principal, operation, resource, f"{prefix}*")
 
     def extent(self, principal: Principal, operation: Operation, resource: Resource) -> bool | None:

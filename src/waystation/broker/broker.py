@@ -203,6 +203,7 @@ class Broker:
         )
         self.follower.follow(self.permissions)
         self.authenticator.subscribe_changes(self.permissions.refresh)
+        self.namespaces.subscribe_changes(self.permissions.refresh)
         self._logins_required = self.authenticator.required
         self.authenticator.subscribe_changes(self._note_logins)
         self.topic_permissions = TopicPermissions(catalog, self.follower)

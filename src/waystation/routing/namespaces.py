@@ -13,7 +13,7 @@ deleted again. On the loop's thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ from waystation.errors import (
     TooLarge,
 )
 from waystation.observe.events import event_logger
+from waystation.paging import span
 from waystation.routing.namespace_names import (
     DEFAULT,
     NamespaceNames,
@@ -87,10 +88,12 @@ class Namespaces:
         self.byte_limits: dict[str, int] = {}
         """Of the namespaces that have one."""
         self._revisions: dict[str, int] = {}
+        self._by_topics: tuple[list[str], dict[str, str]] | None = None  # None: it is made when it is needed
         self.version = 0
         """Another one: a name may be of another namespace than before."""
         self._changes = ChangeQueue()
         self._on_delete: list[OnDelete] = []
+        self._on_change: list[Callable[[], None]] = []
 
     def load(self) -> None:
         """Reads the catalog. Blocks: before the listeners open and before the exchanges are loaded."""
@@ -103,7 +106,7 @@ class Namespaces:
             if name != DEFAULT:
                 routing.add_namespace(prefix_of(name))
                 self._count_queues(name)
-        self._note_limits()
+        self._note_known()
         routing.use_local_names(self.local)
         queues.admit = self._check_room
         self._broker.topics.admit = self._check_topics
@@ -160,6 +163,16 @@ class Namespaces:
             at = topic.find(".", at + 1)
         return found
 
+    def topics_beneath(self, prefix: str) -> Sequence[str]:
+        """The namespaces all of whose topics have names that begin so, but for the one that the prefix itself is in."""
+        if self._by_topics is None:
+            names = {topic_prefix_of(name): name for name in self._known if name != DEFAULT}
+            self._by_topics = (sorted(names), names)
+        prefixes, names = self._by_topics
+        first, last = span(prefixes, prefix)
+        itself = self.of_topic(prefix)
+        return [names[one] for one in prefixes[first:last] if names[one] != itself]
+
     def queue_count(self, name: str) -> int:
         if name == DEFAULT:
             return len(self._broker.queues) - sum(self._queues.values())
@@ -202,7 +215,9 @@ class Namespaces:
         ]
         return len(found), sum(found)
 
-    def _note_limits(self) -> None:
+    def _note_known(self) -> None:
+        """There are others, or others' limits."""
+        self._by_topics = None
         limits = {name: namespace.limits.max_bytes for name, namespace in self._known.items()}
         self.byte_limits = {name: limit for name, limit in limits.items() if limit is not None}
 
@@ -235,6 +250,10 @@ class Namespaces:
     def subscribe_deletions(self, callback: OnDelete) -> None:
         """`callback` gets the name of each namespace that is deleted, and deletes what its owner keeps of it."""
         self._on_delete.append(callback)
+
+    def subscribe_changes(self, callback: Callable[[], None]) -> None:
+        """`callback` is called when there are others: a name may be of another namespace than before."""
+        self._on_change.append(callback)
 
     async def create(self, name: str, **known: Any) -> bool:
         """A namespace of this name; True if it is new. `known` (fields of `Namespace`) changes what is known of it."""
@@ -299,14 +318,14 @@ class Namespaces:
     async def _delete(self, name: str) -> None:
         namespace = self.get(name)
         del self._known[name]
-        self._note_limits()
+        self._note_known()
         try:
             self._end_connections(name)
             await self._empty(name)
             await self._write(name, None)
         except BaseException:
             self._known[name] = namespace  # what is left of it can be seen, and deleted again
-            self._note_limits()
+            self._note_known()
             self._broker.routing.add_namespace(prefix_of(name))
             raise
         logger.info("namespace.deleted", "namespace {namespace} is deleted", namespace=name)
@@ -317,13 +336,17 @@ class Namespaces:
         return [rows.definition_key(KIND, name) for name in self._revisions]
 
     async def apply(self, update: Update) -> None:
+        before = self.version
         for key, value in update.changes:
             name = rows.definition_name(KIND, key)
             if value is None:
                 self._drop(name)
             elif self._revisions.get(name, ABSENT) < update.revision:
                 self._take(name, _read(name, value), update.revision)
-        self._note_limits()
+        self._note_known()
+        if self.version != before:
+            for callback in self._on_change:
+                callback()
 
     def _take(self, name: str, namespace: Namespace, revision: int) -> None:
         new = name not in self._revisions

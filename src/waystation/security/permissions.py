@@ -21,11 +21,11 @@ from waystation.catalog import Update, rows
 from waystation.catalog.changes import ChangeQueue
 from waystation.errors import Full, NotAllowed
 from waystation.observe.events import event_logger
-from waystation.routing.namespace_names import DEFAULT, prefix_of
+from waystation.routing.namespace_names import DEFAULT, prefix_of, topic_prefix_of
 from waystation.security.principals import ANONYMOUS, FULL, Principal
 from waystation.security.rules import ANY, Judge, Operation, ReadOnlyJudge, Resource, Rule, RuleBook, check_rule
 from waystation.security.tags import rules_of_tags
-from waystation.security.whereabouts import NAMED
+from waystation.security.whereabouts import NAMED, Whereabouts
 
 if TYPE_CHECKING:
     from waystation.catalog import Catalog
@@ -50,9 +50,6 @@ _ALONE: frozenset[Resource] = frozenset({"cluster", "inbox"})
 _INBOXES = Rule(f"User:{ANY}", "all", "inbox", ANY)
 """Whoever has logged in may ask and be answered: nobody can guess the name of an inbox, which its owner tells. A rule
 that denies it is stronger."""
-
-Whereabouts = Callable[[Resource, str], tuple[str, str, str]]
-"""(namespace, name in it, full name) of a resource, by the name that the broker knows it by."""
 
 OnRefusal = Callable[[Principal, Operation, Resource, str], None]
 
@@ -165,9 +162,13 @@ class Permissions:
             return False
         return self._open or self._allows(principal, operation, resource, name)
 
-    def check_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> None:
-        """Raises a `refusal` if there may be something whose name begins so with which the principal may not."""
-        if (principal.within or not self._open) and not self.allows_under(principal, operation, resource, prefix):
+    def check_under(
+        self, principal: Principal, operation: Operation, resource: Resource, prefix: str, *, beneath: bool = True
+    ) -> None:
+        """Raises a `refusal` if there may be something whose name begins so with which the principal may not.
+        `beneath`: as that of `allows_under`."""
+        asks = principal.within or not self._open
+        if asks and not self.allows_under(principal, operation, resource, prefix, beneath=beneath):
             raise self._refusal(principal, operation, resource, f"{prefix}*")
 
     def _refusal(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> NotAllowed:
@@ -179,14 +180,26 @@ class Permissions:
         for callback in self._on_refusal:
             callback(principal, operation, resource, name)
 
-    def allows_under(self, principal: Principal, operation: Operation, resource: Resource, prefix: str) -> bool:
+    def allows_under(
+        self, principal: Principal, operation: Operation, resource: Resource, prefix: str, *, beneath: bool = True
+    ) -> bool:
+        """`beneath`: topics of other namespaces whose names begin so count, too: those of `shop.eu` beneath `shop.`.
+        Without it, who asks leaves them out by itself."""
         if principal.within and not self._inside(principal.within, resource, prefix):
+            return False
+        others = self._whereabouts.beneath(prefix) if beneath and resource == "topic" else ()
+        if others and principal.within:
             return False
         judge = None if self._open else self._judge(principal)
         if judge is None:
             return True
         namespace, name, full = self._whereabouts(resource, prefix)
-        return judge.allows_under(operation, resource, ANY if namespace == DEFAULT else namespace, name, full)
+        if not judge.allows_under(operation, resource, ANY if namespace == DEFAULT else namespace, name, full):
+            return False
+        # What is allowed by a rule of no namespace is so for all names that begin so.
+        return namespace == DEFAULT or all(
+            judge.allows_under(operation, resource, other, "", topic_prefix_of(other)) for other in others
+        )
 
     def allows_some(self, principal: Principal, operation: Operation, resource: Resource) -> bool:
         """Whether there may be something of this kind with which it may."""

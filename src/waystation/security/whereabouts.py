@@ -3,6 +3,7 @@ what a target names."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from waystation.routing.namespace_names import DEFAULT, topic_prefix_of
@@ -36,6 +37,10 @@ class Whereabouts:
         if resource == "cluster":
             return ANY, CLUSTER, CLUSTER
         return (name if resource == "namespace" else DEFAULT), name, name
+
+    def beneath(self, topic_prefix: str) -> Sequence[str]:
+        """Of topics whose names begin so: the namespaces that some may be in, beside that of the prefix itself."""
+        return self._namespaces.topics_beneath(topic_prefix)
 
 
 def target_of(binding_target: str) -> tuple[Resource, str]:

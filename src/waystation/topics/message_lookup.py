@@ -11,6 +11,7 @@ On the loop's thread only; for `Messages`.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from waystation.errors import NotFound
 from waystation.log.batches import batch as batches
@@ -27,6 +28,14 @@ ANYWHERE_BYTES = 256 * 1024 * 1024
 """Stored bytes that are searched if no topic is named, in all topics together: small partitions first, so that as many
 as possible are searched whole."""
 
+Among = Callable[[str], bool]
+"""Whether a topic of this name is one of those that are searched."""
+
+
+def everywhere(_: str) -> bool:
+    return True
+
+
 _SLICE_BYTES = 1024 * 1024
 _MIB = 1024 * 1024
 _PLACE = re.compile(r"(.+)-(\d{1,9})@(\d{1,18})", re.DOTALL)
@@ -39,16 +48,16 @@ class MessageLookup:
         self._world = world
         self._topics = topics
 
-    async def find(self, message_id: str, topic: str | None = None, prefix: str = "") -> Found | None:
-        """The newest message with this id, in a topic that is there or, without one, in any whose name begins so."""
+    async def find(self, message_id: str, topic: str | None = None, among: Among = everywhere) -> Found | None:
+        """The newest message with this id, in a topic that is there or, without one, in any of `among`."""
         place = _PLACE.fullmatch(message_id)
-        if place is not None and topic in (None, place[1]) and place[1].startswith(prefix):
+        if place is not None and topic in (None, place[1]) and among(place[1]):
             found = await self._at(place[1], int(place[2]), int(place[3]))
             if found is not None:
                 return found
         if topic is not None:
             return await self._search(message_id, self._topics.get(topic).partitions, None, f"topic {topic!r}")
-        known = [one for one in self._topics if not one.internal and one.name.startswith(prefix)]
+        known = [one for one in self._topics if not one.internal and among(one.name)]
         everywhere = [partition for one in known for partition in one.partitions]
         return await self._search(message_id, everywhere, ANYWHERE_BYTES, "all topics")
 

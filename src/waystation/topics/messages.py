@@ -21,7 +21,7 @@ from waystation.log.batches.partitioning import partition_of
 from waystation.message import Delivered, Message, check_message
 from waystation.protocol import Found
 from waystation.topics.expiry import expired
-from waystation.topics.message_lookup import MessageLookup
+from waystation.topics.message_lookup import Among, MessageLookup, everywhere
 from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.topics.reading import Accept, by_time, newest, newest_away
@@ -256,12 +256,12 @@ class Messages:
         runs = [await newest_away(offload, partition, count, accept, end=end) for partition, end in ends]
         return by_time([run for run in runs if run])[-count:] if runs else []
 
-    async def find(self, message_id: str, topic: str | None = None, prefix: str = "") -> Found | None:
-        """A message of a topic by its place or its own id (`topics/message_lookup.py`). `prefix`: of the topic's name,
-        if none is named."""
+    async def find(self, message_id: str, topic: str | None = None, among: Among = everywhere) -> Found | None:
+        """A message of a topic by its place or its own id (`topics/message_lookup.py`). `among`: which topics, if none
+        is named."""
         if topic is not None:
             self._find(topic)
-        return await self._lookup.find(message_id, topic, prefix)
+        return await self._lookup.find(message_id, topic, among)
 
     # -- parts ------------------------------------------------------------------------------------------------------
 

@@ -374,8 +374,12 @@ class Access:
     def _reaches(self, place: str) -> bool:
         """Whether what was found there is where the principal is, which was asked about as a whole."""
         kind, _, name = place.partition(":")
-        within = self._within
-        return name.startswith(within.topic_prefix if kind == "topic" else within.prefix)
+        return self._holds_topic(name) if kind == "topic" else name.startswith(self._within.prefix)
+
+    def _holds_topic(self, topic: str) -> bool:
+        """Whether a topic is where the principal is. The names of those in `shop.eu` begin as those in `shop` do."""
+        within = self.principal.within
+        return not within or self._namespaces.of_topic(topic) == within
 
     async def cancel(self, queue: str, message_id: str) -> bool:
         """Deletes a message that is not in flight; False if there is none."""
@@ -536,17 +540,17 @@ class Access:
         """A message of a topic by its place, TOPIC-PARTITION@OFFSET, or by its own id: in a topic, or in all of them.
         None: there is none. NotFound: there was too much to search."""
         if topic is None and self.principal.within:
-            self._permissions.check_under(self.principal, "read", "topic", self.names.topic_prefix)
+            self._permissions.check_under(self.principal, "read", "topic", self.names.topic_prefix, beneath=False)
         else:
             self._permissions.check(self.principal, "read", "topic", topic or "*")
         if topic is not None:
             return await self._broker.messages.find(message_id, topic)
         names = self._within
         if names.topic_prefix:  # by its place, as those inside say it
-            found = await self._broker.messages.find(names.topic(message_id), None, names.topic_prefix)
+            found = await self._broker.messages.find(names.topic(message_id), None, self._holds_topic)
             if found is not None:
                 return found
-        return await self._broker.messages.find(message_id, None, names.topic_prefix)
+        return await self._broker.messages.find(message_id, None, self._holds_topic)
 
     def publish(
         self, topic: str, messages: Sequence[Message], partition: int | None = None, *, promised: bool = True

@@ -126,7 +126,7 @@ def _to_see_delayed(query: view_delayed.DelayedQuery) -> tuple[Question, ...]:
     if query.topic is not None:
         return (Question("read", "topic", query.topic),)
     if query.topics and query.topic_prefix:
-        return (Question("read", "topic", query.topic_prefix, under=True),)
+        return (Question("read", "topic", query.topic_prefix, under=True, beneath=False),)
     return () if query.prefix and not query.topics else (Question("read", "queue", "*"),)
 
 

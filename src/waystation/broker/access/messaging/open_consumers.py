@@ -20,12 +20,13 @@ SWEEP_FROM = 256
 
 
 class Question(NamedTuple):
-    """What has to be allowed; `under`: for every name that begins so."""
+    """What has to be allowed. `under`: for every name that begins so. `beneath`: see `Permissions.allows_under`."""
 
     operation: Operation
     resource: Resource
     name: str
     under: bool = False
+    beneath: bool = True
 
 
 class Consumer(Protocol):
@@ -81,5 +82,8 @@ class OpenConsumers:
 
 def ask(permissions: Permissions, principal: Principal, question: Question) -> None:
     """Raises NotAllowed if the principal may not."""
-    check = permissions.check_under if question.under else permissions.check
-    check(principal, question.operation, question.resource, question.name)
+    about = question.operation, question.resource, question.name
+    if question.under:
+        permissions.check_under(principal, *about, beneath=question.beneath)
+    else:
+        permissions.check(principal, *about)
