@@ -142,3 +142,30 @@ def test_a_message_is_not_found_by_its_id_in_a_namespace_beneath(tmp_path: Path)
         assert [one.topic for one in listed.messages] == ["shop.orders"]
 
     with_users(tmp_path, of_shop_and_shop_eu(story))
+
+
+# -- exchanges ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_alternate_exchange_is_one_that_its_maker_may_write_to(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        for exchange in ("theirs", "own-other"):
+            await broker.routing.declare_exchange(exchange, "fanout")
+        await broker.permissions.add([Rule("User:alice", "create", "exchange", "own", match="prefixed")])
+        alice = access(broker)
+        for name in ("theirs", "not-there", "own-other"):
+            with pytest.raises(NotAllowed, match="may not read exchange 'own'"):
+                await alice.declare_exchange("own", alternate=name)
+        await broker.permissions.add([Rule("User:alice", "read", "exchange", "own", match="prefixed")])
+        for name in ("theirs", "not-there", "own-other"):
+            with pytest.raises(NotAllowed, match=f"may not write exchange '{name}'"):
+                await alice.declare_exchange("own", alternate=name)
+        assert broker.routing.find("own") is None
+        await broker.permissions.add([Rule("User:alice", "write", "exchange", "own", match="prefixed")])
+        await alice.declare_exchange("own", alternate="own-other")
+        await broker.namespaces.create("shop")
+        await broker.permissions.add(INSIDE)
+        with pytest.raises(NotAllowed, match="may not write exchange ''"):  # which leads to every queue outside
+            await access(broker, ALICE.inside("shop"), "shop").declare_exchange("shop/own", alternate="")
+
+    with_users(tmp_path, story)

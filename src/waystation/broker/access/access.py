@@ -622,6 +622,9 @@ class Access:
         """An exchange of this name, created if it is not there (`passive`: it has to be); if it is `durable`, the
         catalog has it when this returns."""
         self._permissions.check(self.principal, "describe" if passive else "create", "exchange", exchange)
+        if alternate is not None and not passive:  # as RabbitMQ: what comes to the exchange can be had there, too
+            self._permissions.check(self.principal, "read", "exchange", exchange)
+            self._permissions.check(self.principal, "write", "exchange", alternate)
         work = self._broker.routing.declare_exchange(
             exchange,
             kind,
