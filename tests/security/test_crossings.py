@@ -11,9 +11,9 @@ import pytest
 
 from tests.security.test_permissions import access, with_users
 from waystation.broker.access import Access
-from waystation.broker.access.types import Principal
+from waystation.broker.access.types import Policy, Principal
 from waystation.broker.broker import Broker
-from waystation.errors import NotAllowed
+from waystation.errors import Invalid, NotAllowed
 from waystation.message import Message
 from waystation.protocol import Subscribe
 from waystation.queues.settings import QueueSettings
@@ -167,5 +167,23 @@ def test_an_alternate_exchange_is_one_that_its_maker_may_write_to(tmp_path: Path
         await broker.permissions.add(INSIDE)
         with pytest.raises(NotAllowed, match="may not write exchange ''"):  # which leads to every queue outside
             await access(broker, ALICE.inside("shop"), "shop").declare_exchange("shop/own", alternate="")
+
+    with_users(tmp_path, story)
+
+
+@pytest.mark.parametrize("setting", ["dead-letter-exchange", "alternate-exchange"])
+def test_a_policy_names_no_exchange_of_another_namespace(tmp_path: Path, setting: str) -> None:
+    async def story(broker: Broker) -> None:
+        await broker.namespaces.create("shop")
+        await broker.permissions.add([Rule("User:alice", "alter", "namespace", "/")])
+        policies = access(broker).policies
+        policy = Policy("/", "p", "^own", {setting: "shop/in"})
+        with pytest.raises(Invalid, match=f"{setting}: 'shop/in' is not in namespace '/'"):
+            await policies.set(policy)
+        with pytest.raises(Invalid, match="is not in namespace"):
+            await policies.set_all([policy])
+        for name in ("lab/in", "in", ""):
+            await policies.set(Policy("/", "p", "^own", {setting: name}))
+        await access(broker, ADMIN).policies.set(Policy("shop", "p", "^own", {setting: "in/side"}))
 
     with_users(tmp_path, story)

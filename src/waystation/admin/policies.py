@@ -22,7 +22,16 @@ from waystation.admin.policy_rules import Policy, check_policy, under
 from waystation.catalog import ABSENT, Catalog, Update, rows
 from waystation.catalog.changes import ChangeQueue
 from waystation.catalog.follower import CatalogFollower
-from waystation.errors import Conflict, Full, NotFound, RevisionConflict, StorageFailed, TooLarge, WaystationError
+from waystation.errors import (
+    Conflict,
+    Full,
+    Invalid,
+    NotFound,
+    RevisionConflict,
+    StorageFailed,
+    TooLarge,
+    WaystationError,
+)
 from waystation.observe.events import event_logger
 from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.settings import QueueSettings
@@ -186,17 +195,28 @@ class Policies:
 
     async def set(self, policy: Policy) -> bool:
         """Makes it, or replaces the one of its name; True if it was made. Returns when it is in force everywhere."""
-        check_policy(policy)
+        self._check(policy)
         [made] = await self._changes.to_the_end(self._save([policy]))
         await self._in_force([policy.namespace])
         return made
 
     async def set_all(self, policies: Iterable[Policy]) -> None:
         """Many of them, and one look through the queues."""
-        wanted = [check_policy(policy) for policy in policies]
+        wanted = [self._check(policy) for policy in policies]
         for begin in range(0, len(wanted), WRITTEN_AT_ONCE):
             await self._changes.to_the_end(self._save(wanted[begin : begin + WRITTEN_AT_ONCE]))
         await self._in_force({policy.namespace for policy in wanted})
+
+    def _check(self, policy: Policy) -> Policy:
+        """`/` has no prefix that keeps the exchanges of others apart, which its makers of policies may not send to."""
+        check_policy(policy)
+        for setting in ("dead-letter-exchange", "alternate-exchange"):
+            name = policy.definition.get(setting)
+            if name and self._namespaces.of(prefix_of(policy.namespace) + name) != policy.namespace:
+                raise Invalid(
+                    f"{setting}: {name!r} is not in namespace {policy.namespace!r}, which the policy is about"
+                )
+        return policy
 
     async def delete(self, namespace: str, name: str) -> None:
         """Returns when everything has again what was declared, or what another policy says."""
