@@ -21,6 +21,7 @@ from waystation.errors import Invalid, NotFound, WaystationError
 from waystation.observe.events import event_logger
 from waystation.protocols.http.api.dashboard_files import DashboardFiles
 from waystation.protocols.http.api.routes import ROUTES
+from waystation.protocols.http.auth.fair_share import oldest_of_most
 from waystation.protocols.http.auth.guard import Guard
 from waystation.protocols.http.auth.login import NOBODY, HttpLogin
 from waystation.protocols.http.auth.token import is_free, is_login
@@ -60,7 +61,8 @@ if TYPE_CHECKING:
 logger = event_logger("waystation.http")
 
 MOST_DISPATCHERS = 1_000
-"""Of users who have sent requests; with more, the one that was quiet for longest loses what it has taken."""
+"""Of users who have sent requests. With more, the user who has most loses the one that was quiet for longest, and what
+it has taken by it: there is one for each address, key and namespace that a user comes by, or just names."""
 
 
 class RequestDispatcher:
@@ -100,8 +102,8 @@ class RequestDispatcher:
             found = self._others[principal] = copy(self)
             found._bind(principal)
             if len(self._others) > MOST_DISPATCHERS:
-                _, quiet = self._others.popitem(last=False)
-                quiet.ack_ids.close()
+                quiet = oldest_of_most(self._others, lambda one: one.name)
+                self._others.pop(quiet).ack_ids.close()
         self._others.move_to_end(principal)
         return found
 

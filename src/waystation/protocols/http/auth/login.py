@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from waystation.broker.access.types import ANONYMOUS, HTTP_TOKEN, Entrance, LoggedIn, LoginPeer, Outcome, Principal
+from waystation.protocols.http.auth.fair_share import oldest_of_most
 from waystation.protocols.http.auth.guard import VOUCHER, Guard
 from waystation.protocols.http.auth.token import check_token, has_password, is_free
 from waystation.protocols.http.transport.problems import Unauthorized
@@ -33,6 +34,7 @@ COOKIE = "waystation_session"
 SESSION_S = 12 * 3600.0
 """After the last request."""
 MOST_SESSIONS = 10_000
+"""With more, whoever has most of them loses the oldest."""
 LOG_IN = "log in: send `Authorization: Basic` with a name and a password, or `Authorization: Bearer TOKEN`"
 REFUSED = "the login was refused; the broker's log says why"
 BASIC_TOO = 'Basic realm="Waystation", Bearer'
@@ -52,7 +54,8 @@ NOBODY = Shown(ANONYMOUS)
 class Session(msgspec.Struct):
     """A browser that has logged in: as which user, by which credential, and to what that restricts it."""
 
-    user: str
+    user: str  # as it has logged in
+    name: str  # of the user, in whichever namespace
     revision: int
     until_s: float
     credential: str
@@ -126,10 +129,10 @@ class HttpLogin:
         revision = self._broker.authenticator.revision(user)
         who = outcome.principal
         self._sessions[_mark(secret)] = Session(
-            user, revision, self._now_s() + SESSION_S, who.credential, who.role, outcome.expires_ms
+            user, who.name, revision, self._now_s() + SESSION_S, who.credential, who.role, outcome.expires_ms
         )
         if len(self._sessions) > MOST_SESSIONS:
-            self._sessions.popitem(last=False)
+            del self._sessions[oldest_of_most(self._sessions, lambda mark: self._sessions[mark].name)]
         return f"{COOKIE}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={int(SESSION_S)}" + (
             "; Secure" if secure else ""
         )
