@@ -77,6 +77,28 @@ class Http:
         return answer.json() if answer.content else None
 
 
+def test_clients_that_log_in_count_for_the_limit_of_their_namespace_until_they_leave(
+    server: Server, admin: ws.Client
+) -> None:
+    admin.act("set-namespace", namespace="tiny", max_connections=2)
+
+    def counted() -> int:
+        return int(admin.view("namespace", namespace="tiny")["connections"])
+
+    kafka = {"bootstrap.servers": server.bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    login = {"sasl.username": "admin@tiny", "sasl.password": PASSWORDS["admin"]}
+    client = Producer({**kafka, **login})
+    client.list_topics(timeout=20)
+    wait_for(lambda: counted() == 1, "the Kafka client is counted")
+    with ws.connect(address(server, "admin@tiny")):
+        assert counted() == 2
+        with pytest.raises(NotAllowed, match="namespace 'tiny' has 2 connections; its limit is 2"):
+            ws.connect(address(server, "admin@tiny")).ping()
+    wait_for(lambda: counted() == 1, "the native client is counted no more")
+    del client
+    wait_for(lambda: counted() == 0, "nor is the Kafka client")
+
+
 # -- native ------------------------------------------------------------------------------------------------------------
 
 

@@ -124,6 +124,7 @@ class Connections:
     def __init__(self) -> None:
         self._here: dict[str, Connected] = {}
         self._counts: Counter[str] = Counter()  # by namespace
+        self._counted: dict[str, str] = {}  # in which namespace a connection is counted, by its name
         self._by_protocol: Counter[str] = Counter()
         self.opened: Counter[str] = Counter()  # by protocol, since the start
 
@@ -158,12 +159,25 @@ class Connections:
         if before is not None:
             self.discard(before)
         self._here[connection.name] = connection
-        self._counts[connection.namespace] += 1
+        self._count(connection.name, connection.namespace)
         self._by_protocol[connection.protocol] += 1
         self.opened[connection.protocol] += 1
 
     def discard(self, connection: Connected) -> None:
         if self._here.get(connection.name) is connection:
             del self._here[connection.name]
-            self._counts[connection.namespace] -= 1
+            self._count(connection.name, None)
             self._by_protocol[connection.protocol] -= 1
+
+    def entered(self, connection: Connected) -> None:
+        """It is in a namespace, or in another one, since its client has logged in."""
+        if self._here.get(connection.name) is connection:
+            self._count(connection.name, connection.namespace)
+
+    def _count(self, name: str, namespace: str | None) -> None:
+        before = self._counted.pop(name, None)
+        if before is not None:
+            self._counts[before] -= 1
+        if namespace is not None:
+            self._counts[namespace] += 1
+            self._counted[name] = namespace

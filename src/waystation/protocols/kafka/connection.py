@@ -309,6 +309,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if not again and not self._let_in(access):
             return
         self._access = access
+        broker.connections.entered(self)
         self._speak(access)
         self._engine.allow(broker.settings.integer("socket.request.max.bytes"))
         self._guarded = self._login is not None and not self._login.idle

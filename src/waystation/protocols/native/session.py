@@ -151,9 +151,11 @@ class NativeSession:
         """The client has shown who it is."""
         namespace = principal.namespace if self.wire is None else self.wire.entrance.namespace(principal)
         access = self.broker.access(principal.inside(namespace), namespace, self.meter)
-        access.namespaces.connect_home(namespace)
+        if (self.login, self.access.namespace) != (principal.name, namespace):  # else it is counted already
+            access.namespaces.connect_home(namespace)
         access.client_id = self.client
         self.access = access
+        self.broker.connections.entered(self)
         self._speak(None if namespace == DEFAULT else SpokenNames(access.names))
         self.guarded = False
         if expires_ms is not None and self.wire is not None:
