@@ -187,3 +187,40 @@ def test_a_policy_names_no_exchange_of_another_namespace(tmp_path: Path, setting
         await access(broker, ADMIN).policies.set(Policy("shop", "p", "^own", {setting: "in/side"}))
 
     with_users(tmp_path, story)
+
+
+# -- what refusals tell ------------------------------------------------------------------------------------------------
+
+
+def test_the_default_exchange_does_not_tell_what_a_key_names(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        await broker.topics.create("secret-a", 1)
+        await broker.queues.declare("secret-b", QueueSettings())
+        alice = access(broker)
+        for key in ("secret-a", "secret-b", "secret-c"):
+            with pytest.raises(NotAllowed, match=f"^User:alice may not write queue '{key}'$"):
+                alice.resolve("", key)
+            with pytest.raises(NotAllowed, match=f"^User:alice may not write queue '{key}'$"):
+                await alice.publish_through("", key, [Message(b"x")])
+        await broker.permissions.add([Rule("User:alice", "write", "queue", "secret-a")])
+        with pytest.raises(NotAllowed, match="may not write topic"):
+            alice.resolve("", "secret-a")
+        await broker.permissions.add([Rule("User:alice", "write", "topic", "secret-a")])
+        alice.resolve("", "secret-a")
+
+    with_users(tmp_path, story)
+
+
+def test_a_queue_with_the_name_of_all_is_one_that_has_to_be_allowed(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        await broker.queues.declare("*", QueueSettings())
+        await broker.queues.put_durable("*", [Message(b"x", key=b"secret", delay_ms=60_000)])
+        with pytest.raises(NotAllowed, match="may not read queue"):
+            await access(broker).views.view("delayed", {"queue": "*"})
+        assert (await access(broker, ADMIN).views.view("delayed", {"queue": "*"})).total == 1
+        await broker.routing.declare_exchange("*", "fanout")
+        for view in ("bindings", "routing"):
+            with pytest.raises(NotAllowed, match="may not describe exchange"):
+                await access(broker).views.view(view, {"exchange": "*"})
+
+    with_users(tmp_path, story)

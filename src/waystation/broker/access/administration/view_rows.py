@@ -90,6 +90,9 @@ class Asks(NamedTuple):
     field: str = ""
     name: str = ""  # of the one thing that it is about, whatever the query says
 
+    def is_about_one(self, query: msgspec.Struct) -> bool:
+        return bool(self.name or getattr(query, self.field, None))
+
     def name_in(self, query: msgspec.Struct) -> str:
         return self.name or getattr(query, self.field, None) or "*"
 

@@ -59,9 +59,8 @@ class ViewAccess(Family):
 
         row = find(kind, what)
         asked = query if isinstance(query, msgspec.Struct) else read(query, row.query)
-        name = row.asks.name_in(asked)
-        if name != "*" or not row.lists:
-            self._ask(row.asks.operation, row.asks.resource, name)
+        if row.asks.is_about_one(asked) or not row.lists:  # one may be called `*`, too
+            self._ask(row.asks.operation, row.asks.resource, row.asks.name_in(asked))
         self._ask_all(row.also(asked))
         if row.mutates is not None and self._mutate is not None:
             self._mutate(row.mutates(self._broker, asked))
