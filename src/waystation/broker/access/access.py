@@ -234,10 +234,12 @@ class Access:
         there = queue in broker.queues
         namespace = broker.namespaces.of(queue)
         if not permissions.allows(self.principal, "write", "exchange", prefix_of(namespace)):
-            if not there and topic in broker.topics:
-                permissions.check(self.principal, "write", "topic", topic)
-            else:
+            to_topic = not there and topic in broker.topics
+            if not (to_topic and permissions.allows(self.principal, "write", "topic", topic)):
+                # In the same words whatever there is: a refusal does not tell that the key names a topic.
                 permissions.check(self.principal, "write", "queue", queue)
+                if to_topic:
+                    permissions.check(self.principal, "write", "topic", topic)
         if self._alarms.on and not self.waits:
             self._check_room(namespace, f"queue {queue!r}")
         return there
