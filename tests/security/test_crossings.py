@@ -18,6 +18,7 @@ from waystation.message import Message
 from waystation.protocol import Subscribe
 from waystation.queues.settings import QueueSettings
 from waystation.security.rules import RESOURCES, Rule
+from waystation.share.topic_queue_settings import TopicQueueSettings
 
 ADMIN, ALICE = Principal("admin"), Principal("alice")
 INSIDE = [
@@ -222,5 +223,86 @@ def test_a_queue_with_the_name_of_all_is_one_that_has_to_be_allowed(tmp_path: Pa
         for view in ("bindings", "routing"):
             with pytest.raises(NotAllowed, match="may not describe exchange"):
                 await access(broker).views.view(view, {"exchange": "*"})
+
+    with_users(tmp_path, story)
+
+
+# -- dead letters of groups --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["stream", "shared"])
+def test_a_subscriber_sends_dead_letters_where_it_may_write(tmp_path: Path, mode: Any) -> None:
+    async def story(broker: Broker) -> None:
+        await broker.topics.create("own", 1)
+        await broker.topics.create("theirs", 1)
+        await broker.queues.declare("theirs", QueueSettings())
+        await broker.permissions.add(
+            [Rule("User:alice", "read", kind, "own", match="prefixed") for kind in ("topic", "group")]
+        )
+        alice = access(broker)
+
+        def wanted(target: str) -> Subscribe:
+            return Subscribe(consumer=1, mode=mode, topics=["own"], group="own-g", dead_letter=target)
+
+        for target, said in (
+            ("theirs", "write queue 'theirs'"),
+            ("topic:theirs", "write topic 'theirs'"),
+            ("own.dead", "write queue 'own.dead'"),
+        ):
+            with pytest.raises(NotAllowed, match=f"may not {said}"):
+                await alice.subscriptions.open(wanted(target), "c", nothing, nothing)
+        await broker.permissions.add([Rule("User:alice", "write", "queue", "own.dead")])
+        with pytest.raises(NotAllowed, match=r"may not create queue 'own\.dead'"):
+            await alice.subscriptions.open(wanted("own.dead"), "c", nothing, nothing)
+        await broker.permissions.add([Rule("User:alice", "create", "queue", "own.dead")])
+        ended: list[object] = []
+        await alice.subscriptions.open(wanted("own.dead"), "c", nothing, ended.append)
+        assert not ended
+        await broker.permissions.remove([Rule("User:alice", "write", "queue", "own.dead")])
+        assert len(ended) == 1
+
+    with_users(tmp_path, story)
+
+
+@pytest.mark.parametrize("target", ["queue:shop/x", "exchange:shop/x"])
+def test_a_word_before_a_name_leads_out_of_no_namespace(tmp_path: Path, target: str) -> None:
+    """A stream subscription takes these for names of queues, which are in `/`."""
+
+    async def story(broker: Broker) -> None:
+        await broker.namespaces.create("shop")
+        await broker.topics.create("shop.own", 1)
+        await broker.permissions.add(INSIDE)
+        wanted = Subscribe(consumer=1, mode="stream", topics=["shop.own"], group="shop/g", dead_letter=target)
+        with pytest.raises(NotAllowed, match="may not write queue"):
+            await access(broker, ALICE.inside("shop"), "shop").subscriptions.open(wanted, "c", nothing, nothing)
+
+    with_users(tmp_path, story)
+
+
+def test_settings_of_a_group_send_dead_letters_where_their_maker_may_write(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        for kind in ("read", "create", "alter-configs"):
+            await broker.permissions.add(
+                [
+                    Rule("User:alice", kind, resource, "own", match="prefixed")
+                    for resource in ("group", "topic", "queue")
+                ]
+            )
+        await broker.topics.create("own", 1)
+        shares = access(broker).shares
+        for settings, said in (
+            ({"waystation.dead.letter": "theirs"}, "write queue 'theirs'"),
+            ({"waystation.dead.letter": "exchange:theirs"}, "write exchange 'theirs'"),
+            ({"errors.deadletterqueue.topic.name": "theirs"}, "write topic 'theirs'"),
+        ):
+            with pytest.raises(NotAllowed, match=f"may not {said}"):
+                shares.check_settings("own-g", settings)
+            with pytest.raises(NotAllowed, match=f"may not {said}"):
+                await shares.alter_settings("own-g", settings)
+        with pytest.raises(NotAllowed, match="may not write queue 'theirs'"):
+            await access(broker).topic_queues.declare("own-q", TopicQueueSettings("own", dead_letter="theirs"))
+        await access(broker, ADMIN).shares.alter_settings("own-g", {"waystation.dead.letter": "theirs"})
+        more = {"waystation.dead.letter": "theirs", "share.delivery.count.limit": "3"}
+        await shares.alter_settings("own-g", more)  # which leaves that as it is
 
     with_users(tmp_path, story)

@@ -49,6 +49,11 @@ def target_of(binding_target: str) -> tuple[Resource, str]:
     return ("topic" if kind == "topic" else "exchange" if kind == "exchange" else "queue"), name
 
 
+def group_dead_letter_target_of(name: str) -> tuple[Resource, str]:
+    """A queue by its name, `topic:NAME` or `exchange:NAME`: where dead letters of a share group go to."""
+    return target_of(name) if name.startswith(("topic:", "exchange:")) else ("queue", name)
+
+
 def dead_letter_target_of(name: str) -> tuple[Resource, str]:
     """A queue by its name, or `topic:NAME`: where dead letters go to, or are sent back to."""
     return target_of(name) if name.startswith("topic:") else ("queue", name)

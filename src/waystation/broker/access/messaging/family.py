@@ -52,6 +52,19 @@ class Family:
         """Raises NotAllowed if the principal may not."""
         self._broker.permissions.check(self._principal, operation, resource, name)
 
+    def _ask_dead_letters(self, resource: Resource, name: str) -> Question:
+        """Of one who says where dead letters go: they are written there, and what is not there is created with the
+        first. Returns what has to stay allowed."""
+        writing = Question("write", resource, name)
+        self._ask_all((writing,))
+        broker = self._broker
+        if resource == "queue" and name not in broker.queues:
+            self._ask("create", "queue", name)
+        everywhere = broker.permissions.allows(self._principal, "create", "cluster", "*")
+        if resource == "topic" and name not in broker.topics and not everywhere:
+            self._ask("create", "topic", name)
+        return writing
+
     def _ask_cluster(self, operation: Operation) -> None:
         """For what concerns the broker itself, and no one thing in it."""
         self._ask(operation, "cluster", "*")

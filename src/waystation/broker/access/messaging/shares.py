@@ -12,10 +12,12 @@ from uuid import UUID
 from waystation.broker.access.messaging.family import Family, spelled
 from waystation.errors import UnknownTopic
 from waystation.groups.machines.calls import OffsetResult, TopicPartition
+from waystation.security.whereabouts import group_dead_letter_target_of
 from waystation.share.checks import check_group_id, check_own
 from waystation.share.group import SharedGroup
 from waystation.share.machines.calls import ShareBeat, ShareBeatAnswer, ShareGroupView, ShareOffset
 from waystation.share.machines.sessions import ShareSession
+from waystation.share.machines.settings import DEAD_LETTER, DEAD_LETTER_TOPIC
 from waystation.share.other_coordinators import OtherShareGroup
 from waystation.share.partition import SharedPartition
 from waystation.topics.partitions.partition import Partition
@@ -133,19 +135,28 @@ class ShareAccess(Family):
 
     def check_settings(self, group_id: str, own: Mapping[str, str]) -> None:
         """Raises what `alter_settings` would raise now."""
-        self._ask("alter-configs", "group", group_id)
+        self._ask_to_alter(group_id, own)
         check_group_id(group_id)
         check_own(own)
 
     async def alter_settings(self, group_id: str, own: Mapping[str, str]) -> None:
         """Replaces the group's own settings, durably. The group need not be there."""
-        self._ask("alter-configs", "group", group_id)
+        self._ask_to_alter(group_id, own)
         other = self._elsewhere(group_id)
         if other is not None:
             work = other.alter_settings(dict(own))
         else:
             work = self._broker.durable(self._broker.shared.change_settings(group_id, own))
         await self._changing("alter-configs", "group", group_id, work, spelled(own))
+
+    def _ask_to_alter(self, group_id: str, own: Mapping[str, str]) -> None:
+        """Who sends the dead letters of a group elsewhere writes there."""
+        self._ask("alter-configs", "group", group_id)
+        known = self._broker.shared.own_settings(group_id)
+        for setting, before in ((DEAD_LETTER, ""), (DEAD_LETTER_TOPIC, "topic:")):
+            target = own.get(setting)
+            if target and target != known.get(setting):
+                self._ask_dead_letters(*group_dead_letter_target_of(before + target))
 
     def with_settings(self) -> list[str]:
         """The groups that have settings of their own and that the principal may see."""

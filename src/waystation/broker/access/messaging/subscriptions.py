@@ -1,8 +1,8 @@
 """`SubscriptionAccess`: topics consumed by subscription or as a member of a group.
 
-Every verb asks before it has any effect: to read the topics, by name or pattern as the client wrote them, and to read
-as the group. `count` alone does not: it is part of the answer to a publish, which was asked about and is stored by
-then. On the loop's thread only.
+Every verb asks before it has any effect: to read the topics, by name or pattern as the client wrote them, to read as
+the group, and to write to where dead letters go. `count` alone does not: it is part of the answer to a publish, which
+was asked about and is stored by then. On the loop's thread only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from waystation.broker.access.messaging.open_consumers import Question
 from waystation.protocol import Subscribe, SubscribeAnswer
 from waystation.queues.feed import Deliver, Feed
 from waystation.routing.matching.patterns import fixed_part
+from waystation.security.whereabouts import dead_letter_target_of, group_dead_letter_target_of
 from waystation.subscriptions.group_member import GroupMember
 from waystation.subscriptions.subscriptions import OnEnd
 from waystation.transactions.transacting import Tx
@@ -31,6 +32,9 @@ class SubscriptionAccess(Family):
         """A subscription of any mode: the feed, which delivers when it is given credit, and what the client is told."""
         questions = _reading(command.group, command.topics, command.syntax)
         self._ask_all(questions)
+        if command.dead_letter:
+            target_of = dead_letter_target_of if command.mode == "stream" else group_dead_letter_target_of
+            questions += (self._ask_dead_letters(*target_of(command.dead_letter)),)
         feed, answer = await self._broker.subscriptions.open(command, consumer_name, deliver, on_end)
         self._opened(feed, questions)
         return feed, answer

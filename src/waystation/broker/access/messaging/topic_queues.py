@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from waystation.broker.access.messaging.family import Family
 from waystation.broker.access.messaging.open_consumers import Question
 from waystation.queues.feed import Deliver
+from waystation.security.whereabouts import group_dead_letter_target_of
 from waystation.share.feed import OnEnd, SharedFeed
 from waystation.share.topic_queue_settings import TopicQueueSettings
 from waystation.share.topic_queues import Counts, TopicQueue
@@ -49,6 +50,8 @@ class TopicQueueAccess(Family):
         self._ask("create", "queue", queue)
         self._ask("read", "topic", settings.topic)
         self._ask_use(settings.topic)
+        if settings.dead_letter:
+            self._ask_dead_letters(*group_dead_letter_target_of(settings.dead_letter))
         there = self._broker.topic_queues.find(queue) is not None
         work = self._broker.topic_queues.declare(queue, settings)
         return await (work if there else self._changing("create", "queue", queue, work, f"on topic {settings.topic}"))
