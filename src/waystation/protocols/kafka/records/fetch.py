@@ -56,7 +56,7 @@ def handle(
     if access.names.topic_prefix:
         _within(request, access.names)
     try:
-        session = sessions.enter(request)
+        session = sessions.enter(request, (str(access.principal), access.namespace))
     except SessionError as error:
         answer(fetch_codec.encode(version, [], error=error.code))
         return None

@@ -32,13 +32,19 @@ class SessionError(Invalid):
         self.code = code
 
 
+Owner = tuple[str, str]
+"""A principal and the namespace that it is in. Ids are short enough to be guessed, and a session has names of topics in
+it: to others it is not there."""
+
+
 class FetchSession:
     """One consumer's."""
 
-    __slots__ = ("by_id", "epoch", "id", "partitions", "told")
+    __slots__ = ("by_id", "epoch", "id", "owner", "partitions", "told")
 
-    def __init__(self, session_id: int, by_id: bool) -> None:
+    def __init__(self, session_id: int, by_id: bool, owner: Owner) -> None:
         self.id = session_id
+        self.owner = owner
         self.by_id = by_id
         self.epoch = 1
         self.partitions: OrderedDict[tuple[str | UUID, int], FetchPartition] = OrderedDict()
@@ -79,16 +85,16 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def enter(self, request: FetchRequest) -> FetchSession | None:
+    def enter(self, request: FetchRequest, owner: Owner) -> FetchSession | None:
         """The session that a request continues or begins; None for a fetch without. SessionError if it is unknown."""
         if request.session_epoch == FINAL_EPOCH:
-            self._forget(request.session_id)
+            self._close(request.session_id, owner)
             return None
         if request.session_epoch == INITIAL_EPOCH:
-            self._forget(request.session_id)
-            return self._begin(request)
+            self._close(request.session_id, owner)
+            return self._begin(request, owner)
         session = self._sessions.get(request.session_id)
-        if session is None:
+        if session is None or session.owner != owner:
             raise SessionError(ErrorCode.fetch_session_id_not_found)
         if session.epoch != request.session_epoch:
             raise SessionError(ErrorCode.invalid_fetch_session_epoch)
@@ -101,7 +107,7 @@ class Sessions:
         self._sessions.move_to_end(session.id)
         return session
 
-    def _begin(self, request: FetchRequest) -> FetchSession | None:
+    def _begin(self, request: FetchRequest, owner: Owner) -> FetchSession | None:
         if len(self._sessions) >= MAX_SESSIONS:
             self._forget(next(iter(self._sessions)))
         if self._partitions + len(request.partitions) > MAX_PARTITIONS:
@@ -109,11 +115,16 @@ class Sessions:
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = 1 + self._random.below(2**31 - 2)
-        session = FetchSession(session_id, request.version >= 13)
+        session = FetchSession(session_id, request.version >= 13, owner)
         session.update(request)
         self._partitions += len(session.partitions)
         self._sessions[session_id] = session
         return session
+
+    def _close(self, session_id: int, owner: Owner) -> None:
+        session = self._sessions.get(session_id)
+        if session is not None and session.owner == owner:
+            self._forget(session_id)
 
     def _forget(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
