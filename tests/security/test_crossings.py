@@ -127,6 +127,16 @@ def test_a_pattern_that_cannot_match_what_is_beneath_is_fine_until_a_namespace_o
     with_users(tmp_path, of_shop_and_shop_eu(story))
 
 
+def test_the_right_to_create_every_topic_creates_none_in_a_namespace_beneath(tmp_path: Path) -> None:
+    async def story(broker: Broker, alice: Access) -> None:
+        await broker.permissions.add([Rule("User:alice", "create", "cluster", "*")])
+        await alice.create_topic("shop.more", 1)
+        with pytest.raises(NotAllowed, match=r"may not create topic 'shop\.eu\.more'"):
+            await alice.create_topic("shop.eu.more", 1)
+
+    with_users(tmp_path, of_shop_and_shop_eu(story))
+
+
 def test_a_message_is_not_found_by_its_id_in_a_namespace_beneath(tmp_path: Path) -> None:
     async def story(broker: Broker, alice: Access) -> None:
         for topic in ("shop.orders", "shop.eu.orders"):

@@ -92,8 +92,11 @@ class TopicAccess(Family):
         return name if name is not None and self._sees("topic", name) else None
 
     def ask_create(self, name: str) -> None:
-        """Raises if the principal may neither create this topic nor, as Kafka has it, create in the cluster."""
-        if not self._broker.permissions.allows(self._principal, "create", "cluster", "*"):
+        """Raises if the principal may neither create this topic nor, as Kafka has it, create in the cluster: of that,
+        in the namespace that it is in."""
+        within = self._principal.within
+        outside = within and self._broker.namespaces.of_topic(name) != within
+        if outside or not self._broker.permissions.allows(self._principal, "create", "cluster", "*"):
             self._ask("create", "topic", name)
 
     def ask_use(self, name: str) -> None:
