@@ -316,3 +316,28 @@ def test_settings_of_a_group_send_dead_letters_where_their_maker_may_write(tmp_p
         await shares.alter_settings("own-g", more)  # which leaves that as it is
 
     with_users(tmp_path, story)
+
+
+def test_a_publisher_is_not_told_the_names_of_what_it_may_not_see(tmp_path: Path) -> None:
+    async def story(broker: Broker) -> None:
+        for name in ("seen", "theirs"):
+            await broker.queues.declare(name, QueueSettings())
+            await broker.topics.create(name, 1)
+        await broker.routing.declare_exchange("news", "fanout")
+        for target in ("queue:seen", "queue:theirs", "topic:seen", "topic:theirs"):
+            await broker.routing.bind("news", target)
+        await broker.permissions.add(
+            [
+                Rule("User:alice", "write", "exchange", "news"),
+                *(Rule("User:alice", "describe", kind, "seen") for kind in ("queue", "topic")),
+            ]
+        )
+        for principal, names in ((ALICE, ["seen"]), (ADMIN, ["seen", "theirs"])):
+            answer = await access(broker, principal).publish_through("news", "", [Message(b"x")])
+            assert sorted(answer.queues) == sorted(topic for topic, _, _ in answer.places) == names
+            assert not answer.unroutable
+            found = access(broker, principal).route("news", Message(b"x"))
+            assert sorted(found) == sorted(f"{kind}:{name}" for kind in ("queue", "topic") for name in names)
+        assert broker.queues.describe("theirs").ready == 2
+
+    with_users(tmp_path, story)

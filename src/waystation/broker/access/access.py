@@ -21,6 +21,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from waystation.broker.access.messaging.groups import GroupAccess
 from waystation.broker.access.messaging.inboxes import InboxAccess
 from waystation.broker.access.messaging.open_consumers import Question, ask
@@ -607,7 +609,15 @@ class Access:
             routing_key = self.names.full(routing_key) if queue_is_there else self.names.topic(routing_key)
         answer = await self._broker.routing.publish(exchange, routing_key, messages, mandatory=mandatory)
         self.count(len(messages), sum(len(message.payload) for message in messages))
-        return answer
+        return self._without_hidden(answer)
+
+    def _without_hidden(self, answer: PublishAnswer) -> PublishAnswer:
+        """Who may write to an exchange need not see what it leads to, and is not told the names of that then."""
+        queues = [queue for queue in answer.queues if self._sees("queue", queue)]
+        places = [place for place in answer.places if self._sees("topic", place[0])]
+        if (len(queues), len(places)) == (len(answer.queues), len(answer.places)):
+            return answer
+        return replace(answer, queues=queues, places=places)
 
     async def declare_exchange(
         self,
@@ -678,9 +688,10 @@ class Access:
         )
 
     def route(self, exchange: str, message: Message, routing_key: str = "") -> list[str]:
-        """Where the message would go; nothing is sent."""
+        """Where the message would go, of what the principal may see; nothing is sent."""
         self._permissions.check(self.principal, "describe", "exchange", exchange)
-        return self._broker.routing.route(exchange, message, routing_key)
+        found = self._broker.routing.route(exchange, message, routing_key)
+        return [target for target in found if self._sees(*target_of(target))]
 
     # -- virtual hosts: what AMQP and RabbitMQ's management API ask for ------------------------------------------------
 
