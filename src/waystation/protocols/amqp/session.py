@@ -544,7 +544,7 @@ class AmqpSession:
                 self._reply(channel, method, answer)
         else:
             self._answering = channel
-            self._task = asyncio.get_running_loop().create_task(self._wait(channel, method, answer, began))
+            self._task = _task(self._wait(channel, method, answer, began), answer)
 
     def _took(self, method: Frame, began: float) -> None:
         self.meter.call(method.name.lower()).add(self.node.world.clock.monotonic() - began)
@@ -687,7 +687,7 @@ class AmqpSession:
                 self._task = None
                 self.outside.to_work()
 
-        self._task = asyncio.get_running_loop().create_task(run())
+        self._task = _task(run(), work)
 
     def _open(self, method: commands.Connection.Open) -> None:
         vhost = method.virtual_host
@@ -836,6 +836,15 @@ class AmqpSession:
             channels,
             doing_at(channels),
         )
+
+
+def _task(step: Coroutine[Any, Any, None], work: Awaitable[Any]) -> asyncio.Task[None]:
+    """Runs `step`, which awaits `work`. If it is cancelled before it began, nobody ever awaits that."""
+    task = asyncio.get_running_loop().create_task(step)
+    if isinstance(work, Coroutine):
+        coroutine = work
+        task.add_done_callback(lambda _: coroutine.close())
+    return task
 
 
 def _bytes(value: Any) -> bytes:

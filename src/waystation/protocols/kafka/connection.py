@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -483,7 +484,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         result = api.handler(call)
         if isinstance(result, Awaitable):
             task = asyncio.ensure_future(self._finish(api, request.version, result, answer))
-            slot.cancel = task.cancel
+            slot.cancel = partial(_cancel, task, result)
         else:
             answer([self._encoded(api, request.version, result)])
             self._end_if_refused()
@@ -639,3 +640,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self.unsent.drop()
         if waits and not self._busy:
             asyncio.get_running_loop().call_soon(self._work)
+
+
+def _cancel(task: asyncio.Task[None], work: Awaitable[Any]) -> None:
+    """Ends a task that awaits `work`, also before its first step: then nobody ever awaits it."""
+    task.cancel()
+    if isinstance(work, Coroutine):
+        coroutine = work
+        task.add_done_callback(lambda _: coroutine.close())
