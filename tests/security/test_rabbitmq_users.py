@@ -128,3 +128,19 @@ def test_users_and_permissions_are_made_changed_and_deleted(server: Server) -> N
     api("PUT", "/users/carol", {"password": "other", "tags": ""})
     assert api("GET", "/permissions/shop/carol").status == 404, "a new one has nothing of the old one's"
     assert api("DELETE", "/users/carol").status == 204
+
+
+def test_an_import_without_a_login_adds_all_users_although_the_first_one_closes_the_broker(tmp_path: Path) -> None:
+    said = json.loads(DEFINITIONS.read_bytes())
+    said["users"].append({"name": "root", "password": "root-password", "tags": ["administrator"]})
+    with Server(tmp_path, settings={"connection.failed.authentication.delay.ms": 1}) as started:
+        answer = Http(started.addresses["http"])("POST", "/api/definitions", said, ok=False)
+        assert answer.status == 204, answer.json
+        assert Http(started.addresses["http"])("GET", "/api/users", ok=False).status == 401
+        told = Api(started, "root", "root-password")("GET", "/definitions").json
+        assert {one["name"] for one in said["users"]} == {one["name"] for one in told["users"]}
+        for permission in said["permissions"]:
+            assert permission in told["permissions"]
+        assert {one["name"] for one in said["queues"]} <= {one["name"] for one in told["queues"]}
+        with connect(started, APP, OLD_PASSWORD, "shop") as connection:
+            connection.channel().basic_publish("orders", "new", b"one")

@@ -41,7 +41,7 @@ from waystation.protocols.management.users import (
     list_users,
     set_permission,
     set_topic_permission,
-    set_user,
+    user_of,
 )
 from waystation.protocols.management.vhosts import limits_parameter, set_limits
 from waystation.version import RABBITMQ_VERSION, __version__
@@ -160,13 +160,15 @@ async def import_all(api: Management, call: ApiCall) -> None:
     limits = _limits(said)
     for name, one in limits:
         await set_limits(api, name, one)
-    for name, one in users:
-        await set_user(api, name, one)
-    for name, one in permissions:
-        await set_permission(api, name, text(one.get("vhost"), "permissions.vhost"), one)
-    for name, one in topics:
-        await set_topic_permission(api, name, text(one.get("vhost"), "topic_permissions.vhost"), one)
+    new = {name: await user_of(api, name, one) for name, one in users}
     await _import(api, said, None)
+    # Users come last, and all together: the first one closes the broker to a caller who has not logged in.
+    for name, one in permissions:
+        await set_permission(api, name, text(one.get("vhost"), "permissions.vhost"), one, new)
+    for name, one in topics:
+        await set_topic_permission(api, name, text(one.get("vhost"), "topic_permissions.vhost"), one, new)
+    if new:
+        await api.access.users.save_all(new)
 
 
 def _limits(said: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

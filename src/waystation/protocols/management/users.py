@@ -9,6 +9,7 @@ Password hashes are shown to those alone who may change users.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -125,20 +126,25 @@ async def put_user(api: Management, call: ApiCall) -> Reply:
 async def set_user(api: Management, name: str, said: dict[str, Any]) -> bool:
     """True if it is new."""
     there = api.access.users.to_alter(name)
+    await api.access.users.save(name, await user_of(api, name, said))
+    return there is None
+
+
+async def user_of(api: Management, name: str, said: dict[str, Any]) -> User:
+    """What the user would be with this. Nothing is changed."""
+    there = api.access.users.to_alter(name)
     tags = said.get("tags", [])
     tags = tags.split(",") if isinstance(tags, str) else tags
     if not isinstance(tags, list):
         raise bad_request("tags: they have to be a text or a list of texts")
     verifiers = await _verifiers(api, said)
     known = there or User(created_ms=api.node.world.clock.now_ms())
-    new = msgspec.structs.replace(
+    return msgspec.structs.replace(
         known,
         tags=tuple(tag for one in tags if (tag := text(one, "tags").strip())),
         verifiers=known.verifiers if verifiers is None else verifiers,
         limits=known.limits if "limits" not in said else _limits(said["limits"]),
     )
-    await api.access.users.save(name, new)
-    return there is None
 
 
 async def _verifiers(api: Management, said: dict[str, Any]) -> tuple[str, ...] | None:
@@ -226,9 +232,11 @@ async def put_permission(api: Management, call: ApiCall) -> Reply:
     return Reply(201 if new else 204)
 
 
-async def set_permission(api: Management, name: str, vhost: str, said: dict[str, Any]) -> bool:
-    """True if it had none."""
-    if api.access.users.to_alter(name) is None:
+async def set_permission(
+    api: Management, name: str, vhost: str, said: dict[str, Any], coming: Container[str] = ()
+) -> bool:
+    """True if it had none. `coming`: users that are about to be added."""
+    if api.access.users.to_alter(name) is None and name not in coming:
         raise bad_request(f"user '{name[:60]}' does not exist")
     expressions = (text(said.get(kind), kind) for kind in ("configure", "write", "read"))
     new = rules_of_permission(VhostPermission(name, vhost, *expressions))
@@ -279,9 +287,11 @@ async def put_topic_permission(api: Management, call: ApiCall) -> Reply:
     return Reply(201 if await set_topic_permission(api, call.path["user"], vhost, said) else 204)
 
 
-async def set_topic_permission(api: Management, name: str, vhost: str, said: dict[str, Any]) -> bool:
-    """True if it had none for the exchange."""
-    if api.access.users.to_alter(name) is None:
+async def set_topic_permission(
+    api: Management, name: str, vhost: str, said: dict[str, Any], coming: Container[str] = ()
+) -> bool:
+    """True if it had none for the exchange. `coming`: users that are about to be added."""
+    if api.access.users.to_alter(name) is None and name not in coming:
         raise bad_request(f"user '{name[:60]}' does not exist")
     exchange, write, read = (text(said.get(field), field) for field in ("exchange", "write", "read"))
     return await api.access.users.set_topic_permission(TopicPermission(name, vhost, exchange, write, read))

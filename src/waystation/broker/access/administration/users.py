@@ -5,7 +5,7 @@ A user concerns the broker as a whole, so that is what is asked for. A family of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from waystation.broker.access.messaging.family import Family
 from waystation.errors import NotAllowed
@@ -104,6 +104,13 @@ class UserAccess(Family):
         broker."""
         self._ask_cluster("alter")
         await self._changing("alter", "user", name, self._broker.users.save(name, user), described(user))
+
+    async def save_all(self, users: Mapping[str, User]) -> None:
+        """The same for several, by one who may do it at the beginning: the first user may close the broker to who adds
+        them."""
+        self._ask_cluster("alter")
+        for name, user in users.items():
+            await self._changing("alter", "user", name, self._broker.users.save(name, user), described(user))
 
     async def remove(self, name: str) -> None:
         """NotFound if there is none. Its connections are ended, and its rules stay until they are removed."""
