@@ -63,6 +63,25 @@ async def raises_not_leader(*asked: Callable[[], Awaitable[object] | object]) ->
 
 
 @on_a_machine
+async def test_figures_go_on_when_a_queue_that_they_have_counted_is_not_led_any_more(machine: Machine) -> None:
+    broker = machine.broker
+    await broker.queues.declare("jobs")
+    broker.sampling.start()
+    try:
+        await broker.sampling.sample()
+        await put(broker, "jobs", b"one")
+        await broker.sampling.sample()
+        assert "jobs" in dict(broker.meters.queues.items())
+        index = drop(broker)
+        await broker.sampling.sample()
+        assert "jobs" not in dict(broker.meters.queues.items())
+        lead(broker, index)
+        await broker.sampling.sample()
+    finally:
+        await broker.sampling.stop()
+
+
+@on_a_machine
 async def test_what_is_asked_of_a_queue_that_is_not_led_is_refused_as_such_and_not_as_unknown(machine: Machine) -> None:
     broker = machine.broker
     queues = broker.queues

@@ -138,7 +138,7 @@ class Sampling:
             try:
                 await self.sample()
             except Exception:
-                logger.exception("sampling.failed", "the broker could not look at itself; it tries again")
+                logger.exception("sampling.failed", "could not sample the broker's figures, will try again")
 
     async def fold(self) -> None:
         """Brings the counters and sums of topics and queues up to this moment."""
@@ -147,7 +147,7 @@ class Sampling:
         async with self._folding:
             broker, meters = self._broker, self._broker.meters
             meters.topics.keep(broker.topics.__contains__)
-            meters.queues.keep(broker.queues.__contains__)
+            meters.queues.keep(broker.queues.has_here)
             topics = await self.census.fold_topics()
             self._topics.add(topics)
             meters.topics.note(topics, self._topics.lap(self._now_s()), busy_topic)

@@ -116,6 +116,10 @@ class Queues:
             self._shards.of(name)
         return False
 
+    def has_here(self, name: str) -> bool:
+        """Whether it is on this broker. No queue is on a broker that does not lead its shard."""
+        return name in self._names
+
     def __len__(self) -> int:
         return len(self._names)
 
