@@ -25,6 +25,10 @@ def test_what_is_not_led_is_refused_with_the_code_that_makes_clients_look_for_th
         with pytest.raises(NotCoordinator) as refused:
             await stage.coordinator.heartbeat("g", first.member_id, 1)
         assert code_of(refused.value).name == "not_coordinator"
+        stage.coordinator.tell_whereabouts(lambda partition: f"on node 2, for {partition}")
+        at = stage.coordinator.partition_for("g")
+        with pytest.raises(NotCoordinator, match=f"^the coordinator of group 'g' is on node 2, for {at}$"):
+            await stage.coordinator.heartbeat("g", first.member_id, 1)
         for ask in (
             lambda: join(stage),
             lambda: commit(stage, 6),

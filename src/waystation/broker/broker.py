@@ -381,6 +381,7 @@ class Broker:
             len(offset_logs),
             self.group_history,
         )
+        self.groups.tell_whereabouts(lambda index: whereabouts(self.view, offsets.id, index))
         self.transactions = TransactionCoordinator(
             clock,
             self.world.random,

@@ -107,6 +107,10 @@ class GroupCoordinator:
         """`taken` says which names belong to groups of another kind (share groups)."""
         self._shards.taken = taken
 
+    def tell_whereabouts(self, whereabouts: Callable[[int], str]) -> None:
+        """`whereabouts`: of a partition that is not led here, for people: "on node 2, …"."""
+        self._shards.whereabouts = whereabouts
+
     def recover(self, logs: Iterable[StateLog]) -> None:
         """A broker alone leads all partitions: those that exist are replayed, the others are empty. Before `start`."""
         for shard in self._shards:

@@ -44,6 +44,7 @@ class GroupShards:
         self.history = history or GroupHistory(clock)
         self.topics = topics
         self.taken: Callable[[object], bool] = lambda _: False  # names of groups of another kind
+        self.whereabouts: Callable[[int], str] = lambda _: "on another node"  # of a partition that is not led here
         self.converted: Callable[[str], None] = lambda _: None  # told of classic groups that are of the other protocol
         self._settings = settings
         self._shards = [GroupShard(partition, settings, log_for) for partition in range(partition_count)]
@@ -77,9 +78,10 @@ class GroupShards:
     # -- finding groups --------------------------------------------------------------------------------------
 
     def shard_of(self, group_id: str) -> GroupShard:
-        shard = self._shards[partition_for(group_id, len(self._shards))]
+        partition = partition_for(group_id, len(self._shards))
+        shard = self._shards[partition]
         if not shard.led:
-            raise NotCoordinator(f"this broker is not the coordinator of group {group_id!r}; ask which one is")
+            raise NotCoordinator(f"the coordinator of group {group_id!r} is {self.whereabouts(partition)}")
         return shard
 
     def find(self, group_id: str) -> Group | None:
