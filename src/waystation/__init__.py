@@ -104,15 +104,15 @@ def connect(
 
     `url` is `waystation://HOST:PORT`, the address of the broker's Kafka port; without one, the environment variable
     `WAYSTATION_SERVER`, or port 9092 of this machine. Several addresses, in a list or separated by commas, are tried in
-    turn, now and whenever the connection is lost. `name` is what the broker's lists call
-    this client. `connections` above one spreads what is sent over several. `guarantee` is the default of everything
-    that is sent and, but for exactly once, received: `"at-most-once"`, `"at-least-once"`, `"exactly-once"`.
-    `timeout`: how many seconds a request may take, a lost connection included. `wait`: how long to keep trying when
-    nobody listens there yet. `max_in_flight`: so many bytes may be sent and not yet acknowledged; who sends more has
-    to wait. `default_priority` and `default_ttl` (seconds) are those of every message that is sent without a `priority`
-    or `ttl` of its own; requests live as long as somebody waits for the reply.
+    turn, now and whenever the connection is lost. `name` is what the broker's lists call this client. `connections`
+    above one spreads what is sent over several. `guarantee` is the default of everything that is sent and, but for
+    exactly once, received: `"at-most-once"`, `"at-least-once"`, `"exactly-once"`. `timeout`: how many seconds a request
+    may take, reconnecting included. `wait`: how long to keep trying if nobody listens there yet. `max_in_flight`: the
+    maximum of bytes that are sent and not yet acknowledged; above it, sending blocks. `default_priority` and
+    `default_ttl` (seconds) are those of every message that is sent without a `priority` or `ttl` of its own; requests
+    expire when nobody waits for the reply any more.
 
-    A connection that is lost is made again, with growing pauses; subscriptions and handlers go on by themselves.
+    A lost connection is re-established automatically, with backoff; subscriptions and handlers continue.
     """
     from waystation.client.sync.connecting import connect
 
@@ -144,11 +144,11 @@ def open(
 ) -> EmbeddedBroker:
     """Starts a broker in this process, in the background, and returns it, as a client, when it takes connections.
 
-    `path` is the folder of its data, made if it is not there; only one broker at a time may have it (`DataInUse`).
-    `":memory:"` is no folder: nothing is on disk, nothing is left on close. `settings` are the broker's,
+    `path` is the data folder, created if it does not exist; only one broker at a time can use it (`DataInUse`).
+    `":memory:"` means no folder: nothing is on disk, and all data is lost on close. `settings` are the broker's,
     by their dotted names. `kafka` is the address of its Kafka listener (native clients use the same port), on this
-    machine: port 0 takes a free one, `"off"` leaves it closed; `http` and `amqp` the same for HTTP and AMQP. The other
-    options are those of `connect`. What goes wrong at the start is raised here.
+    machine: port 0 picks a free one, `"off"` turns it off; `http` and `amqp` the same for HTTP and AMQP. The other
+    options are those of `connect`. Errors of the start are raised here.
 
         with waystation.open("./data", settings={"num.partitions": 4}) as mq:
             mq.publish("orders", {"id": 7})

@@ -30,7 +30,8 @@ Setting = str | int | float
 class BrokerThread:
     """A running broker on a thread of its own: what `waystation.open` puts its client on.
 
-    A process that ends without `close` is closed on the way out; one that is killed loses nothing that it acknowledged.
+    If the process exits without `close`, the broker is closed at exit; if it is killed, nothing that was
+    acknowledged is lost.
     """
 
     def __init__(

@@ -25,8 +25,8 @@ class EmbeddedBroker(Client):
     """A running broker and a client of it in one. Use it as a context manager, or call `close`.
 
     `kafka`, `http` and `amqp` are the addresses of its listeners, empty where they are closed; `data` is its
-    folder. A process that ends without `close` is closed on the way out; one that is killed loses nothing that it
-    acknowledged.
+    folder. If the process exits without `close`, the broker is closed at exit; if it is killed, nothing that was
+    acknowledged is lost.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class EmbeddedBroker(Client):
 
     @property
     def url(self) -> str:
-        """What `waystation.connect` needs to reach it from another process."""
+        """The address for `waystation.connect` in another process."""
         return f"waystation://{self.kafka}" if self.kafka else ""
 
     def __enter__(self) -> EmbeddedBroker:
@@ -89,7 +89,7 @@ class AsyncEmbeddedBroker(AsyncClient):
 
     @property
     def url(self) -> str:
-        """What `waystation.connect` needs to reach it from another process."""
+        """The address for `waystation.connect` in another process."""
         return f"waystation://{self.kafka}" if self.kafka else ""
 
     async def __aenter__(self) -> AsyncEmbeddedBroker:

@@ -86,7 +86,7 @@ def _dialect(connection: DatabaseConnection) -> _Dialect:
 
 
 class Outbox:
-    """A table of messages to be published. `name` names it for the broker: one relay at a time has it."""
+    """A table of messages to be published. `name` is its name at the broker, where one relay at a time publishes it."""
 
     def __init__(self, name: str, *, table: str = "waystation_outbox") -> None:
         if not all(part.isidentifier() for part in table.split(".")):
@@ -95,7 +95,7 @@ class Outbox:
         self.table = table
 
     def create_table(self, connection: DatabaseConnection) -> None:
-        """Makes the table unless it is there; you commit."""
+        """Creates the table if it does not exist; you commit."""
         self._execute(connection, _dialect(connection).create.format(table=self.table))
 
     def publish(
@@ -109,7 +109,7 @@ class Outbox:
         self._add(connection, QUEUE + queue, make_message(value, options))
 
     def waiting(self, connection: DatabaseConnection) -> int:
-        """How many rows wait for the relay, as this connection sees it."""
+        """The number of rows that wait for the relay, as this connection sees it."""
         return int(self._select(connection, f"SELECT count(*) FROM {self.table}")[0][0])
 
     def _add(self, connection: DatabaseConnection, target: str, message: Message) -> None:
@@ -158,11 +158,11 @@ _decode = msgspec.msgpack.Decoder(Message).decode
 
 
 class Relay:
-    """Carries an outbox's rows to the broker, in their order. As a context manager it works on a thread of its own.
+    """Publishes an outbox's rows to the broker, in their order. As a context manager it works on a thread of its own.
 
     `connect` opens a connection to the database; the relay has its own. `every` is how often it looks for rows when
-    there were none; `wake()` makes it look at once. What goes wrong is tried again, with growing pauses, and told to
-    `on_error`. Queues that do not exist are made; topics as the broker's settings say.
+    there were none; `wake()` makes it look at once. Errors are reported to `on_error`, and retried with backoff.
+    Queues that do not exist are created; topics, if the broker's settings allow it.
     """
 
     def __init__(
@@ -195,14 +195,14 @@ class Relay:
         self.stop()
 
     def start(self) -> None:
-        """Works in the background until `stop`."""
+        """Runs in the background until `stop`."""
         if self._thread is None:
             self._stopping = False
             self._thread = threading.Thread(target=self._run, name=f"outbox {self.outbox.name}", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Ends after the batch in hand."""
+        """Stops after the current batch."""
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stopping = True
@@ -210,7 +210,7 @@ class Relay:
             thread.join()
 
     def wake(self) -> None:
-        """There are new rows."""
+        """Makes it look for rows at once."""
         self._wake.set()
 
     def run_once(self) -> int:

@@ -65,9 +65,10 @@ class Client:
         await self.close()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Lets handlers finish what they have, sends what is on its way, and goes. Fine if it is closed already.
+        """Lets handlers finish their messages, sends what is buffered, and closes. Does nothing if it is already
+        closed.
 
-        Handlers that need longer than `timeout` seconds are left alone: what is in flight to them is redelivered to
+        Handlers that need longer than `timeout` seconds are not waited for: their messages in flight are redelivered to
         others.
         """
         if self.closed:
@@ -94,7 +95,7 @@ class Client:
             await self.close()
 
     async def flush(self) -> None:
-        """Waits until everything that was sent without waiting is durable, verdicts included."""
+        """Waits until everything that was sent without waiting is durable, acknowledgements included."""
         await self._core.flush()
 
     async def ready(self) -> None:  # asyncio only
@@ -113,11 +114,11 @@ class Client:
         guarantee: Guarantee | None = None,
         **options: Unpack[MessageOptions],
     ) -> Published:
-        """Publishes one message to a topic, which is made if it is not there; returns when it is durable.
+        """Publishes one message to a topic, which is created if it does not exist; returns when the message is durable.
 
-        `value` is bytes, text or anything that JSON can say; `options` are those of `MessageOptions`. `acks`: wait
-        until it is `"durable"` (the default), `"written"`, or for nothing (`"none"`). `guarantee` chooses how hard the
-        client tries: `"at-most-once"` sends once and does not look back; `"at-least-once"` sends again after a lost
+        `value` is bytes, text or any JSON value; `options` are those of `MessageOptions`. `acks`: wait
+        until it is `"durable"` (the default), `"written"`, or for nothing (`"none"`). `guarantee` is the
+        delivery guarantee: `"at-most-once"` sends once and never retries; `"at-least-once"` retries after a lost
         connection; `"exactly-once"` does so with an id, which a topic with a deduplication window stores once. A topic
         without one is a Conflict; one that is created by this has a window of ten minutes.
         """
@@ -143,10 +144,9 @@ class Client:
     ) -> Published:
         """Publishes many messages, with the same options, and returns when all are durable.
 
-        They go in frames of up to a thousand; each frame is stored completely or not at all. When one is refused, none
-        behind it is stored: the error's `stored` says how many messages are, from the first on. Values may be messages
-        made by `waystation.message.Message`, where each needs its own options.
-        """
+        They are sent in batches of up to a thousand; each batch is stored completely or not at all. When one is
+        refused, none after it is stored: the error's `stored` says how many messages are, from the first on. Values may
+        be messages made by `waystation.message.Message`, where each needs its own options."""
         shape, guarantee = self._shape(topic, partition, acks, guarantee)
         messages = (with_id(message, guarantee) for message in self._core.messages(values, options))
         return await self._publish(shape, messages, guarantee)
@@ -162,8 +162,8 @@ class Client:
     ) -> Published:
         """Publishes messages of one key in their order, and returns when all are durable.
 
-        All of them go to the key's partition, each behind the one before it, as far as the first that is refused: the
-        error's `stored` says how many are there. After a lost connection the messages that were not acknowledged are
+        All of them are appended to the key's partition in this order, up to the first that is refused: the
+        error's `stored` says how many are stored. After a lost connection the messages that were not acknowledged are
         sent again, in their order; with `"exactly-once"` none of them is stored twice.
         """
         shape, guarantee = self._shape(topic, None, "durable", guarantee)
@@ -202,8 +202,8 @@ class Client:
     def subscribe(self, patterns: str | Sequence[str], **options: Unpack[SubscribeOptions]) -> Subscribing:
         """Subscribes to topics by name or pattern: `*` is one word, `#` any number of them, words are between dots.
 
-        Without a `group` it is live: messages from now on, no position, no acks. With a group the broker remembers what
-        was acked: members of the group share the messages. Await it, enter it, or iterate over it:
+        Without a `group` it is live: messages from now on, no position, no acks. With a group, its members share the
+        messages, and the broker stores what they acked. Await it, enter it, or iterate over it:
 
             async for message in mq.subscribe("orders.*", group="billing"):   # acked when the next one is asked for
                 ...
@@ -220,9 +220,9 @@ class Client:
         max_size: int | None = None,
         replication_factor: int | None = None,
     ) -> TopicInfo:
-        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`. `max_size`: how many
-        messages a partition keeps, the newest. `replication_factor`: in a cluster, on how many nodes each partition is;
-        if it is not said, on three, or on all if there are fewer."""
+        """Creates a topic; settings by their dotted names: `{"retention.ms": 60000}`. `max_size`: how many messages a
+        partition retains, the newest. `replication_factor`: in a cluster, on how many nodes each partition is; if it is
+        not said, on three, or on all if there are fewer."""
         return await admin.create_topic(self._core, topic, partitions, settings or {}, max_size, replication_factor)
 
     async def delete_topic(self, topic: str) -> None:
@@ -237,7 +237,7 @@ class Client:
         return await admin.list_topics(self._core, pattern)
 
     async def commit_offsets(self, group: str, offsets: Sequence[tuple[str, int, int]]) -> None:
-        """Sets a consumer group's offsets: (topic, partition, the offset to go on from)."""
+        """Sets a consumer group's offsets: (topic, partition, the next offset to read)."""
         await admin.commit_offsets(self._core, group, offsets)
 
     # -- queues --------------------------------------------------------------------------------------------------------
@@ -250,8 +250,9 @@ class Client:
         guarantee: Guarantee | None = None,
         **options: Unpack[QueueOptions],
     ) -> Queue:
-        """A queue, made if it is not there. Without options any settings are fine; with options that differ from those
-        it has: Conflict (`Queue.alter` changes them). `passive`: NotFound instead of making it.
+        """Opens a queue, and creates it if it does not exist. Without options it is opened with any settings; options
+        that differ from those of an existing queue raise Conflict (`Queue.alter` changes them). `passive`: raises
+        NotFound instead of creating it.
 
         `guarantee="exactly-once"` gives every message an id, and a new queue a deduplication window of ten minutes, so
         that a message that is sent again after a lost connection is stored once.
@@ -279,7 +280,7 @@ class Client:
             async def audit(message): ...
 
         The message is acked when the function returns, and rejected, with the error's text, when it raises or returns
-        False; the consumer lives on. With `guarantee="exactly-once"` the function gets a transaction as well, in which
+        False; the consumer continues. With `guarantee="exactly-once"` the function gets a transaction as well, in which
         the message is acked: `async def work(message, tx)`. Options are those of `subscribe` or `Queue.consume`.
         """
         split_on(patterns, queue)
@@ -316,8 +317,8 @@ class Client:
             async def total(message):
                 return sum(message.json())
 
-        Requests wait in a queue of that name, so several responders share them. A function that raises fails the
-        request: who asked gets RequestFailed with the error's text.
+        Requests wait in a queue of that name, so several responders share them. If the function raises, the
+        requester gets RequestFailed with the error's text.
         """
         check_concurrency(concurrency)
 
@@ -330,7 +331,7 @@ class Client:
         return register
 
     async def off(self, handler: Callable[..., Any], timeout: float | None = None) -> None:
-        """Takes a handler back; waits up to `timeout` seconds until it has finished what it has."""
+        """Removes a handler; waits up to `timeout` seconds until it has finished its messages."""
         await self._handlers.remove(handler, timeout)
 
     # -- request and reply ---------------------------------------------------------------------------------------------
@@ -338,11 +339,11 @@ class Client:
     async def request(
         self, name: str, value: Value, *, timeout: float = 10.0, topic: bool = False, **options: Unpack[MessageOptions]
     ) -> Message:
-        """Asks whoever responds to `name`, and returns the reply.
+        """Sends a request to the responders of `name`, and returns the reply.
 
         Raises NotFound if nobody responds to it, RequestTimeout if no reply came within `timeout` seconds (the request
-        expires then) and RequestFailed if the one who responds failed. `topic`: the request is published to a topic
-        instead, for whoever replies first.
+        expires then) and RequestFailed if the responder failed. `topic`: the request is published to a topic instead,
+        and the first reply is returned.
         """
         await self._handlers.ready()  # asyncio only
         if topic:
@@ -365,20 +366,19 @@ class Client:
         """Commits transactions that were staged (`Transaction.stage`), all of them by one durable record, or none.
         Their ids are `name/PART`, where PART has no slash.
 
-        `sequence` grows under a `name`: one that is not above the last one committed is fenced, which returns False and
-        what was staged for it is aborted. Repeating the same request is fine. Afterwards, whatever else is open with a
-        transactional id that begins with `abandon` is aborted. Conflict: one of them is not open any more, and nothing
-        was committed.
-        """
+        `sequence` grows under a `name`: one that is not above the last one committed is fenced: this returns False, and
+        what was staged for it is aborted. Repeating the same request is harmless. Afterwards, whatever else is open
+        with a transactional id that begins with `abandon` is aborted. Conflict: one of them is not open any more, and
+        nothing was committed."""
         return await admin.commit_staged(self._core, name, sequence, staged, abandon)
 
     async def abort_staged(
         self, staged: Sequence[StagedTransaction] = (), *, prefix: str = "", fence: bool = False
     ) -> int:
-        """Undoes staged transactions, and all open ones whose id begins with `prefix`; never what was committed.
+        """Aborts staged transactions, and all open ones whose id begins with `prefix`; never what was committed.
 
-        `fence`: no transaction can begin under the prefix any more, so that a task that has not heard of it stages
-        nothing. The ids of a run are then `NAME/RUN.PART`, and the prefix is `NAME/RUN.`. It is remembered for a week.
+        `fence`: no transaction can begin under the prefix any more, so that a late task cannot stage
+        anything. The ids of a run are then `NAME/RUN.PART`, and the prefix is `NAME/RUN.`. It is remembered for a week.
         """
         return await admin.abort_staged(self._core, staged, prefix, fence)
 
@@ -387,7 +387,8 @@ class Client:
         return await admin.staged_position(self._core, name)
 
     async def publish_batches(self, topic: str, batches: list[tuple[int, bytearray]]) -> None:
-        """Record batches (Kafka's version 2) that you have built, each with its partition; durable at return."""
+        """Publishes record batches (Kafka's version 2) that you have built, each to its partition; durable on
+        return."""
         await admin.publish_batches(self._core, topic, batches)
 
     async def exchange(
@@ -399,7 +400,8 @@ class Client:
         passive: bool = False,
         arguments: dict[str, Any] | None = None,
     ) -> Exchange:
-        """An exchange, made if it is not there: direct, fanout, topic, headers, filter, x-consistent-hash, …"""
+        """Opens an exchange, and creates it if it does not exist: direct, fanout, topic, headers, filter,
+        x-consistent-hash, …"""
         await admin.declare_exchange(self._core, name, kind, alternate, passive=passive, arguments=arguments)
         return Exchange(self, name, None if passive else kind)
 
@@ -408,33 +410,35 @@ class Client:
         return await admin.list_routing(self._core)
 
     async def find(self, message_id: str, *, topic: str | None = None) -> Looked | None:
-        """A message by its id, wherever it is; None if there is none. Topics have no index of ids: the newest 64 MiB of
-        each partition of `topic`, or 256 MiB of all topics, are searched, and NotFound says if that was not all."""
+        """Finds a message by its id in any queue or topic; None if there is none. Topics have no index of ids: the
+        newest 64 MiB of each partition of `topic`, or 256 MiB of all topics, are searched, and NotFound says if that
+        was not all."""
         return await admin.find(self._core, message_id, topic=topic)
 
     async def stats(self) -> dict[str, Any]:
-        """What the broker has and did."""
+        """Counts and counters of the broker."""
         return await admin.stats(self._core)
 
     async def view(self, what: str, **query: Any) -> dict[str, Any]:
-        """What the broker shows of itself, as its HTTP API answers it: `view("overview")`, `view("connections",
+        """A page of the broker's administration, as the HTTP API answers it: `view("overview")`, `view("connections",
         door="kafka")`, `view("group", group="billing")`. The page of the native protocol lists what there is."""
         return await admin.view(self._core, what, query)
 
     async def act(self, what: str, **query: Any) -> dict[str, Any] | None:
-        """Does what the HTTP API does under that name: `act("reset-group", group="billing", to="earliest")`."""
+        """Runs an administrative action of the HTTP API by its name: `act("reset-group", group="billing",
+        to="earliest")`."""
         return await admin.act(self._core, what, query)
 
     async def end_connection(self, name: str, reason: str = "") -> None:
-        """Has the broker close a connection, by the name that `view("connections")` lists it by."""
+        """Makes the broker close a connection, by the name in `view("connections")`."""
         await admin.end_connection(self._core, name, reason)
 
     async def alter_settings(self, settings: Mapping[str, Any]) -> None:
-        """Changes settings of the broker while it runs; None takes one back. They survive a restart."""
+        """Changes settings of the running broker; None resets one to its default. They survive a restart."""
         await admin.alter_settings(self._core, settings)
 
     async def ping(self) -> float:
-        """Asks the broker for a sign of life; returns how many seconds it took."""
+        """Sends a ping to the broker; returns the round trip in seconds."""
         start = time.monotonic()
         await admin.ping(self._core)
         return time.monotonic() - start

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Exchange:
-    """Made by `Client.exchange`."""
+    """Returned by `Client.exchange`."""
 
     def __init__(self, client: Client, name: str, kind: str | None = None) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class Exchange:
         match: Literal["all", "any"] = "all",
         filter: str | None = None,
     ) -> None:
-        """Messages go to `target` from now on: a queue, another exchange, or `"topic:NAME"`.
+        """Binds a target to the exchange: a queue, another exchange, or `"topic:NAME"`.
 
         `key` is the routing key, or a pattern of a topic exchange; `headers` (all or any of them) is for headers
         exchanges, `filter` for filter exchanges.
@@ -57,7 +57,7 @@ class Exchange:
         match: Literal["all", "any"] = "all",
         filter: str | None = None,
     ) -> None:
-        """Takes back a binding that was made with the same words."""
+        """Removes the binding that was made with the same arguments."""
         arguments = admin.binding_arguments(headers, match, filter)
         await admin.unbind(self._core, self.name, _target(target), key, arguments)
 
@@ -72,7 +72,7 @@ class Exchange:
         return await self._client._publish(shape, [self._core.message(value, options)])
 
     async def route(self, value: Value, routing_key: str = "", **options: Unpack[MessageOptions]) -> list[str]:
-        """Where such a message would go; nothing is sent."""
+        """Where such a message would be routed; nothing is sent."""
         return await admin.route(self._core, self.name, self._core.message(value, options), routing_key)
 
     async def delete(self, *, if_unused: bool = False) -> None:

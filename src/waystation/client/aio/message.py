@@ -16,7 +16,7 @@ from waystation.client.options.values import MessageOptions, Seconds, make_messa
 
 
 class Message(Received):
-    """A message, in flight to this client until it says what became of it.
+    """A message, in flight to this client until it is settled (acked, rejected, released or dead-lettered).
 
     async with jobs.get(timeout=5) as message:        # acked on exit, rejected on exception
         work(message.json())
@@ -25,7 +25,8 @@ class Message(Received):
     __slots__ = ()
 
     async def ack(self, *, wait: bool = True) -> None:
-        """It is done. Returns when that is durable; with `wait=False` at once, and it is sent with the next ones."""
+        """Acknowledges it. Returns when that is durable; with `wait=False` at once, and it is sent with the next
+        ones."""
         if self._judge("ack"):
             if wait:
                 await self._say("ack")
@@ -33,25 +34,26 @@ class Message(Received):
                 self._settler.ack(self._delivered)
 
     async def reject(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
-        """It failed: tried again as the queue's retry policy says, until it is dead. `error` is kept with it."""
+        """Reports a failure: it is retried by the queue's retry policy, until it is dead. `error` is stored in its
+        failure history."""
         text = reason(error)
         if self._judge("reject"):
             await self._say("reject", error=text, wait=wait)
 
     async def release(self, delay: Seconds | None = None, *, wait: bool = True) -> None:
-        """Requeued, for somebody else, at once or after `delay` seconds. It is no failure."""
+        """Requeues it for any consumer, at once or after `delay` seconds. This does not count as a failure."""
         delay_ms = milliseconds("delay", delay)
         if self._judge("release"):
             await self._say("release", delay_ms=delay_ms, wait=wait)
 
     async def kill(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
-        """Dead at once: to the dead letters, without another try."""
+        """Dead-letters it at once, without another retry."""
         text = reason(error)
         if self._judge("kill"):
             await self._say("kill", error=text, wait=wait)
 
     async def touch(self, seconds: Seconds | None = None) -> None:
-        """More time before it counts as abandoned: the queue's visibility timeout again, or `seconds` from now."""
+        """Extends the visibility timeout: by the queue's again, or to `seconds` from now."""
         if not self._settler.settles:
             return
         settler, tag, deliveries = self._settler, self._delivered.tag, self._delivered.deliveries
@@ -63,7 +65,7 @@ class Message(Received):
         await waiter
 
     async def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:
-        """Answers a request; False if nobody waits for it any more."""
+        """Replies to a request; False if nobody waits for the reply any more."""
         command, kind = reply_command(self, make_message(value, options))
         connection = self._settler.connection
         waiter: asyncio.Future[Any] = asyncio.Future()

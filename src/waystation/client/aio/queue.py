@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """A work queue: each message goes to one consumer and stays until it is acked.
+    """A work queue: each message is delivered to one consumer, and deleted when that acks it.
 
-    Made by `Client.queue`. It is only a name and a way there: any number of them may exist for one queue.
+    Returned by `Client.queue`. It is only a handle: there may be any number of them for one queue.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Queue:
     async def put(self, value: Value, *, wait: Seconds = 0, **options: Unpack[MessageOptions]) -> str:
         """Puts one message and returns its id when it is durable.
 
-        `value` is bytes, text or anything that JSON can say; `options` are those of `MessageOptions`. `wait`: how many
+        `value` is bytes, text or any JSON value; `options` are those of `MessageOptions`. `wait`: how many
         seconds to wait for room if the queue is full. Raises NotFound, Full, TooLarge, Invalid (naming the option), and
         AlreadyExists for an `id` that was used within the queue's deduplication window.
         """
@@ -68,10 +68,9 @@ class Queue:
     ) -> Stored:
         """Puts many messages, with the same options, and returns when all are durable.
 
-        They go in frames of up to a thousand; each frame is stored completely or not at all. When one is refused, none
-        behind it is stored: the error's `stored` says how many messages are, from the first on. Values may be messages
-        made by `waystation.message.Message`, where each needs its own options. Duplicates are left out.
-        """
+        They are sent in batches of up to a thousand; each batch is stored completely or not at all. When one is
+        refused, none after it is stored: the error's `stored` says how many messages are, from the first on. Values may
+        be messages made by `waystation.message.Message`, where each needs its own options. Duplicates are left out."""
         messages = (with_id(message, self.guarantee) for message in self._core.messages(values, options))
         return Stored.joined(self.name, await self._bridge.send_many(self._lane(wait), messages))
 
@@ -81,36 +80,36 @@ class Queue:
     # -- getting -------------------------------------------------------------------------------------------------------
 
     def get(self, timeout: float | None = None, *, hold: Seconds | None = None) -> Opening[Message]:
-        """Takes one message, waiting up to `timeout` seconds for it (None: for ever); raises Empty if none came.
+        """Receives one message, waiting up to `timeout` seconds for it (None: forever); raises Empty if none arrived.
 
             async with jobs.get(timeout=5) as message:      # acked on exit, rejected on exception
                 work(message.json())
-            message = await jobs.get()                      # or say yourself what became of it
+            message = await jobs.get()                      # or settle it yourself
             await message.ack()
 
-        It is in flight to this client until then, at most for the queue's visibility timeout or `hold` seconds.
-        """
+        It is in flight to this client until it is settled, at most for the queue's visibility timeout or `hold`
+        seconds."""
         return Opening(self._get(timeout, hold))
 
     async def _get(self, timeout: float | None, hold: Seconds | None) -> Message:
         for message in await self.get_many(1, timeout, hold=hold):
             return message
-        raise Empty(f"no message came to queue {self.name!r} within {timeout:g} s")
+        raise Empty(f"no message arrived in queue {self.name!r} within {timeout:g} s")
 
     async def get_message(self, timeout: float | None = 1.0) -> Message | None:
-        """Takes one message, or gives None if none came within `timeout` seconds."""
+        """Receives one message, or returns None if none arrived within `timeout` seconds."""
         for message in await self.get_many(1, timeout):
             return message
         return None
 
     async def get_message_nowait(self) -> Message | None:
-        """Takes a message that is ready, or gives None."""
+        """Receives a message that is ready, or returns None."""
         return await self.get_message(0)
 
     async def get_many(
         self, count: int = 100, timeout: float | None = 0, *, hold: Seconds | None = None
     ) -> list[Message]:
-        """Takes up to `count` messages that are ready; waits up to `timeout` seconds for the first."""
+        """Receives up to `count` messages that are ready; waits up to `timeout` seconds for the first."""
         auto_ack = self.guarantee == "at-most-once"
         visibility_timeout_ms = milliseconds("hold", hold)
         messages = await self._core.get(
@@ -137,15 +136,15 @@ class Queue:
     # -- looking and keeping order -------------------------------------------------------------------------------------
 
     async def peek(self, count: int = 10, *, after: int = -1, state: admin.State = "any") -> list[Looked]:
-        """Looks at messages without taking them. `after`: the `tag` to go on behind."""
+        """Reads messages without receiving them. `after`: the `tag` of the last message of the previous page."""
         return await admin.peek(self._core, self.name, count, after, state)
 
     async def find(self, message_id: str) -> Looked | None:
-        """A message by its id, as it is now."""
+        """Finds a message of this queue by its id, as it is now."""
         return await admin.find(self._core, message_id, queue=self.name)
 
     async def cancel(self, message_id: str) -> bool:
-        """Takes a message back, usually one that is delayed; False if it is not there or is in flight."""
+        """Deletes a message, usually a delayed one; False if it does not exist or is in flight."""
         return await admin.cancel(self._core, self.name, message_id)
 
     async def describe(self) -> QueueInfo:
@@ -161,22 +160,22 @@ class Queue:
         return True  # an empty queue is a queue too
 
     async def alter(self, **options: Unpack[QueueOptions]) -> QueueInfo:
-        """Changes the settings that are named, for everybody; the others stay as they are. None takes one back
-        that need not be there, like `ttl`."""
+        """Changes the settings that are named, for everybody; the others stay as they are. None removes an optional
+        one, like `ttl`."""
         return await admin.alter_queue(self._core, self.name, options)
 
     async def purge(self) -> int:
-        """Deletes all messages but those in flight; returns how many."""
+        """Deletes all messages except those in flight; returns how many."""
         return await admin.purge(self._core, self.name)
 
     async def delete(self, *, if_empty: bool = False, if_unused: bool = False) -> int:
-        """Deletes the queue; returns how many messages went with it."""
+        """Deletes the queue; returns how many messages were deleted with it."""
         return await admin.delete_queue(self._core, self.name, if_empty=if_empty, if_unused=if_unused)
 
     # -- dead letters --------------------------------------------------------------------------------------------------
 
     async def dead_letters(self) -> Queue:
-        """The queue where this one's dead messages go, made if nothing has died yet."""
+        """The dead-letter queue of this queue, created if it does not exist yet."""
         info = await self.describe()
         target = info.settings.dead_letter
         if target is None or target.startswith("topic:"):
@@ -193,10 +192,10 @@ class Queue:
         rate: float = 0.0,
         dry_run: bool = False,
     ) -> RedriveAnswer:
-        """Sends the dead letters in this queue back to where they died, or to the queue `to`, oldest first.
+        """Redrives the dead letters in this queue to where they died, or to the queue `to`, oldest first.
 
         Only those that `filter` matches, or with these `ids`; at most `limit`; at most `rate` per second. With
-        `dry_run` nothing moves: the answer says what would.
+        `dry_run` nothing is moved: the answer says what would be.
         """
         return await admin.redrive(
             self._core, self.name, to=to, filter=filter, rate=rate, limit=limit, dry_run=dry_run, ids=ids

@@ -22,7 +22,7 @@ from waystation.protocol import Command
 
 
 class Subscription:
-    """Messages as they come. Iterate over it, or ask with `get_message` and `poll`, or give it a handler.
+    """Messages as they arrive. Iterate over it, or call `get_message` or `poll`, or give it a handler.
 
     Iterating acks a message when the next one is asked for, unless there was a verdict on it already or `manual=True`
     was said: leave the loop by an exception and the message is redelivered. `get_message` and `poll` ack nothing by
@@ -55,7 +55,7 @@ class Subscription:
 
     @property
     def topics(self) -> list[str]:
-        """Those that matched when it began; topics that are created later are picked up by themselves."""
+        """The topics that matched when it began; topics that are created later are added automatically."""
         return self._feed.answer.topics if self._feed.answer is not None else []
 
     @property
@@ -98,13 +98,13 @@ class Subscription:
             await last.ack(wait=False)
 
     async def get_message(self, timeout: float | None = 1.0) -> Message | None:
-        """The next message, or None if none came within `timeout` seconds (None: wait for ever)."""
+        """The next message, or None if none arrived within `timeout` seconds (None: wait forever)."""
         for message in await self.poll(timeout, 1):
             return message
         return None
 
     def get_message_nowait(self) -> Message | None:
-        """A message that is here already, or None."""
+        """A message that has already arrived, or None."""
         for unsettled in self._deliveries.take_nowait(1):
             message = Message(unsettled)
             self._given.extend([message])
@@ -112,7 +112,7 @@ class Subscription:
         return None
 
     async def poll(self, timeout: float | None = 1.0, max: int = 500) -> list[Message]:
-        """What is here, at most `max`; waits up to `timeout` seconds for the first."""
+        """Messages that have arrived, at most `max`; waits up to `timeout` seconds for the first."""
         messages = [Message(unsettled) for unsettled in await self._deliveries.take(max, timeout)]
         self._given.extend(messages)
         return messages
@@ -120,7 +120,8 @@ class Subscription:
     # -- verdicts ------------------------------------------------------------------------------------------------------
 
     async def commit(self) -> None:
-        """Acks all that `get_message`, `poll` and iterating gave so far without a verdict; durable on return."""
+        """Acks all that `get_message`, `poll` and iterating returned so far and that is not settled; durable on
+        return."""
         messages = self._given.unsettled()
         messages += [message for message in list(self._working.values()) if message.settled is None]
         await settle_many(messages, "ack")
@@ -138,14 +139,14 @@ class Subscription:
     def start_consuming(self, handler: Callable[[Message], Any], *, concurrency: int = 1) -> None:
         """Calls `handler` for every message from now on, `concurrency` at a time, and acks each that it returns from.
 
-        A handler that raises, or returns False, rejects the message; the error's text is kept with it.
+        If the handler raises or returns False, the message is rejected, with the error's text.
         """
         if self._workers is not None:
             raise Conflict("this subscription has a handler already; stop_consuming comes first")
         self._workers = Workers(self._deliveries, handler, concurrency)
 
     async def stop_consuming(self, timeout: float | None = None) -> None:
-        """Lets handlers finish what they have, and starts no more; waits for them up to `timeout` seconds."""
+        """Stops handlers: each finishes its message. Waits for them up to `timeout` seconds."""
         workers, self._workers = self._workers, None
         if workers is None:
             return
@@ -156,7 +157,8 @@ class Subscription:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends it. Verdicts that were given are kept; what is in flight without one is redelivered to others."""
+        """Closes it. Acknowledgements that were sent stay; other messages in flight are redelivered to other
+        consumers."""
         await self.stop_consuming()
         if not self._feed.closed:
             await self._feed.close()

@@ -18,7 +18,7 @@ class MessageBuilder:
         events = MessageBuilder("event", priority=5, headers={"src": "web"})
         mq.publish("orders", events.create_message({"id": 7}, key="u1"))
 
-    A message says its type in `type`, and in the header `message_type` for receivers that read nothing but headers.
+    The type is in `type`, and in the header `message_type` for receivers that read only headers.
     """
 
     def __init__(self, type: MessageType | str = MessageType.JSON, **options: Any) -> None:

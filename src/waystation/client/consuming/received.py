@@ -55,13 +55,13 @@ class Received:
 
     @property
     def id(self) -> str:
-        """Its own id, or where it is: `QUEUE#NUMBER`, `TOPIC-PARTITION@OFFSET`."""
+        """Its own id, or its position: `QUEUE#NUMBER`, `TOPIC-PARTITION@OFFSET`."""
         delivered = self._delivered
         return delivered.message.id or place_id(self._settler.queue, delivered)
 
     @property
     def key(self) -> str | None:
-        """The key as text; `key_bytes` is what came."""
+        """The key as text; `key_bytes` as bytes."""
         key = self._delivered.message.key
         return None if key is None else key.decode(errors="replace")
 
@@ -95,7 +95,7 @@ class Received:
 
     @property
     def exchange(self) -> str | None:
-        """What it was published to, if to an exchange; empty: AMQP's default exchange."""
+        """The exchange it was published to, if any; empty: AMQP's default exchange."""
         return self._delivered.message.exchange
 
     @property
@@ -104,7 +104,7 @@ class Received:
 
     @property
     def delivery_mode(self) -> int:
-        """What an AMQP sender said: 1 is transient, 2 persistent; 0 is nothing."""
+        """Set by AMQP senders: 1 transient, 2 persistent; 0: not set."""
         return self._delivered.message.delivery_mode
 
     @property
@@ -117,7 +117,7 @@ class Received:
 
     @property
     def type(self) -> str:
-        """What the sender called it, also by the header `message_type`; else json, text or binary, by the content
+        """The sender's type, also from the header `message_type`; else json, text or binary, by the content
         type."""
         message = self._delivered.message
         said = type_said(message)
@@ -134,7 +134,7 @@ class Received:
 
     @property
     def max_deliveries(self) -> int:
-        """Its own limit of deliveries; 0: the queue's or the group's."""
+        """Its own delivery limit; 0: that of the queue or group."""
         return self._delivered.message.max_deliveries
 
     # -- where it was, and how often -----------------------------------------------------------------------------------
@@ -159,17 +159,17 @@ class Received:
 
     @property
     def deliveries(self) -> int:
-        """How often it was delivered, this time included."""
+        """The delivery count, this delivery included."""
         return self._delivered.deliveries
 
     @property
     def redelivered(self) -> bool:
-        """Whether somebody had it before, and did not finish."""
+        """Whether it was delivered before and not acknowledged."""
         return self._delivered.deliveries > 1
 
     @property
     def deaths(self) -> list[dict[str, Any]]:
-        """Of a dead letter: why, when, where and how often it died, the latest first."""
+        """The failure history of a dead letter, newest failure first: reason, time, queue, count, error."""
         history = self._delivered.message.headers.get("x-death")
         if isinstance(history, str):  # it came through a topic, where headers are text
             try:
@@ -180,31 +180,31 @@ class Received:
 
     @property
     def taken(self) -> datetime:
-        """When the broker took it in, in UTC."""
+        """When the broker enqueued it, in UTC."""
         return moment(self._delivered.taken_ms)
 
     @property
     def timestamp(self) -> datetime:
-        """When it happened: what the sender said, or when the broker took it in."""
+        """The sender's timestamp, or else when the broker enqueued it."""
         said = self._delivered.message.timestamp_ms
         return moment(self._delivered.taken_ms if said is None else said)
 
     @property
     def expires(self) -> datetime | None:
-        """When its own time to live is over; the queue may have a shorter one."""
+        """When its own time to live ends; the queue may have a shorter one."""
         at = self._delivered.message.expires_at_ms(self._delivered.taken_ms)
         return None if at is None else moment(at)
 
     @property
     def delivered(self) -> Delivered:
-        """What came over the link, as it is."""
+        """The message as it was received."""
         return self._delivered
 
     # -- verdicts ------------------------------------------------------------------------------------------------------
 
     @property
     def settled(self) -> str | None:
-        """The verdict that was given on it: `ack`, `reject`, `release`, `kill`; None while there is none."""
+        """How it was settled: `ack`, `reject`, `release`, `kill`; None until then."""
         return self._verdict
 
     def _judge(self, verdict: str) -> bool:
@@ -214,7 +214,7 @@ class Received:
                 return False
             raise Conflict(f"{self.id}: {verdict}: this message is not in flight, it needs no acknowledgement")
         if self._verdict is not None:
-            raise Conflict(f"{self.id}: {verdict}: it is settled already: {self._verdict}")
+            raise Conflict(f"{self.id}: {verdict}: it is settled already ({self._verdict})")
         if self._settler.transactional and verdict == "ack":
             raise Conflict(f"{self.id}: it was asked for exactly-once: ack it in a transaction, with tx.ack(message)")
         self._verdict = verdict

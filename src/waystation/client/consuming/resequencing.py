@@ -110,7 +110,7 @@ class Resequencer(Generic[M]):
         return max(1, self._most - len(self._waiting))
 
     def add(self, message: M) -> Resequenced[M]:
-        """Takes a message that arrived."""
+        """Adds a message that arrived."""
         try:
             number = self._sequence(message)
         except (Invalid, ValueError, TypeError, LookupError):
@@ -130,7 +130,7 @@ class Resequencer(Generic[M]):
         return Resequenced(released, [])
 
     def due(self) -> list[M]:
-        """What need not wait any longer: a missing number did not come in time."""
+        """Messages that need not wait any longer, because a missing number did not arrive in time."""
         released: list[M] = []
         while self.wait == 0.0:
             self._skip()
@@ -138,7 +138,7 @@ class Resequencer(Generic[M]):
         return released
 
     def flush(self) -> list[M]:
-        """All that waits, in its order; what is missing is skipped."""
+        """All waiting messages, in order; missing numbers are skipped."""
         released: list[M] = []
         while self._waiting:
             self._skip()

@@ -21,8 +21,8 @@ Start = Literal["earliest", "latest"] | Moment
 class ConsumeOptions(TypedDict, total=False):
     """How a queue is consumed.
 
-    `prefetch`: the most messages that are in flight here at once. `hold`: their visibility timeout, in
-    seconds; those that wait to be handed out are renewed by themselves. `guarantee`: `"at-most-once"` acks each
+    `prefetch`: the maximum number of messages in flight here. `hold`: their visibility timeout, in
+    seconds; it is extended automatically for messages that wait in this client. `guarantee`: `"at-most-once"` acks each
     message before you get it, `"exactly-once"` acks in transactions only. `exclusive`: nobody else may consume
     meanwhile. `manual`: iterating acks nothing by itself.
     """
@@ -37,15 +37,15 @@ class ConsumeOptions(TypedDict, total=False):
 class SubscribeOptions(TypedDict, total=False):
     """How topics are subscribed to.
 
-    `group`: the name under which the position is kept; without one it is live, from now on. `mode`: `"shared"`
-    (messages are divided, each with an ack of its own; the default with a group), `"stream"` (partitions are divided,
-    offsets are committed in order) or `"live"`. `regex`: patterns are regular expressions. `filter`: an expression over
-    headers, key and JSON fields. `history`: live: the last so many messages first. `start`: where a new group begins:
-    `"latest"` (the default), `"earliest"` or a time. `slow`: live: what happens to messages while this side is too
-    slow, `"block"` (the default) or `"drop"`. `prefetch`, `guarantee`, `manual`: as for a queue; `hold` too, if shared.
-    `max_deliveries` and `dead_letter`: with a group: after so many failures (0: no limit) a message goes to that queue
-    or `"topic:NAME"`, by default to the queue `TOPIC.GROUP.dead`; with `dead_letter=""` it is dropped.
-    """
+    `group`: the name under which the broker stores the position; without one it is live, from now on. `mode`:
+    `"shared"` (messages are divided, each with an ack of its own; the default with a group), `"stream"` (partitions are
+    divided, offsets are committed in order) or `"live"`. `regex`: patterns are regular expressions. `filter`: an
+    expression over headers, key and JSON fields. `history`: live: the number of past messages to deliver first.
+    `start`: where a new group begins: `"latest"` (the default), `"earliest"` or a time. `slow`: live: what happens to
+    messages while this side is too slow, `"block"` (the default) or `"drop"`. `prefetch`, `guarantee`, `manual`: as for
+    a queue; `hold` too, if shared. `max_deliveries` and `dead_letter`: with a group: after this number of failures (0:
+    no limit) a message is moved to that queue or `"topic:NAME"`, by default to the queue `TOPIC.GROUP.dead`; with
+    `dead_letter=""` it is dropped."""
 
     group: str | None
     mode: Mode | None

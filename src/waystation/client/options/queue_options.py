@@ -12,10 +12,10 @@ from waystation.queues.settings import Overflow, QueueSettings, check_bounds, ch
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How long a rejected message waits before it is tried again.
+    """The backoff of a queue: how long a rejected message waits for its retry.
 
-    The first time `base` seconds, then `factor` times longer each time, at most `max` seconds; `jitter` 0.2 spreads it
-    between 80 % and 120 %. `Retry(0)` tries again at once.
+    `base` seconds at first, then `factor` times longer each time, at most `max` seconds; `jitter` 0.2 spreads that
+    between 80 % and 120 %. `Retry(0)` retries at once.
     """
 
     base: Seconds = 1.0
@@ -25,17 +25,17 @@ class Retry:
 
 
 class QueueOptions(TypedDict, total=False):
-    """A queue's settings. What is not said has the broker's default; durations are seconds.
+    """A queue's settings. Those that are left out have the broker's defaults; durations are in seconds.
 
-    `max_deliveries`: after so many failed deliveries a message is dead (0: never). `dead_letter`: the queue, or
-    `"topic:NAME"`, where dead messages go. `hold`: the visibility timeout. `ttl`: of
-    every message that has no shorter one. `max_length`, `max_bytes`, `overflow` (`"reject"`, `"drop-oldest"`,
-    `"dead-letter"`, `"reject-dead-letter"`): its bounds, and what happens at them. `dedup_window`: how long an id is
-    remembered. `single_active`: one consumer at a time gets messages. `max_priority`: it tells 0 to this apart.
-    `expires`: the queue goes after so long without use; `auto_delete`: with its last consumer; `exclusive`: with this
-    connection; `durable=False`: with the broker. `dead_letter_exchange`, `dead_letter_key`: instead of `dead_letter`,
-    the exchange that dead messages are published to, and the routing key (else their own).
-    """
+    `max_deliveries`: the number of failed deliveries after which a message is dead (0: never). `dead_letter`: the
+    dead-letter queue, or `"topic:NAME"`. `hold`: the visibility timeout. `ttl`: the time to live of every message that
+    has no shorter one. `max_length`, `max_bytes`, `overflow` (`"reject"`, `"drop-oldest"`, `"dead-letter"`,
+    `"reject-dead-letter"`): limits, and what happens when they are reached. `dedup_window`: how long an id is
+    remembered. `single_active`: one consumer at a time gets messages. `max_priority`: the highest priority that counts.
+    The queue is deleted: `expires`: when it was not used for this time; `auto_delete`: with its last consumer;
+    `exclusive`: with this connection; `durable=False`: when the broker restarts. `dead_letter_exchange`,
+    `dead_letter_key`: instead of `dead_letter`, the exchange that dead messages are published to, and the routing key
+    (else their own)."""
 
     max_deliveries: int
     retry: Retry | None

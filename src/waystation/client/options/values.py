@@ -39,14 +39,13 @@ class OrderedOptions(TypedDict, total=False):
 
 
 class MessageOptions(OrderedOptions, total=False):
-    """What may be said of a message beside its value.
+    """Options of a message beside its value.
 
-    `key` decides the partition in a topic. `priority` is 0 (last) to 9 (first), or to 255 in a queue that tells more
-    apart. `delay` is seconds from now until it may be delivered, `deliver_at` the time itself. After `ttl` seconds it
-    is no longer delivered. `id` is what deduplication, `find` and `cancel` go by. `type` is your own word, or one of
-    `MessageType`, by which the value is encoded and decoded, unless a `content_type` is given. `max_deliveries` wins
-    over the queue's. `timestamp` is when it happened, if that is not now.
-    """
+    `key` decides the partition in a topic. `priority` is 0 (last) to 9 (first), or to 255 in a queue with a higher
+    `max_priority`. `delay` is seconds from now until it may be delivered, `deliver_at` the time itself. After `ttl`
+    seconds it is no longer delivered. `id` is used by deduplication, `find` and `cancel`. `type` is any text, or one of
+    `MessageType`, by which the value is encoded and decoded, unless a `content_type` is given. `max_deliveries`
+    overrides the queue's. `timestamp` is the event time, if that is not now."""
 
     key: str | bytes | None
     delay: Seconds | None
@@ -201,7 +200,7 @@ def milliseconds(name: str, value: Seconds | None) -> int | None:
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise Invalid(f"{name}: {value!r} is neither seconds nor a timedelta")
     if not 0 <= seconds < 1e12:
-        raise Invalid(f"{name}: {seconds:g} seconds is no duration; it counts from now, in seconds")
+        raise Invalid(f"{name}: {seconds:g} is not a duration: give seconds from now, 0 or more")
     # 4.035 * 1000 is a hair above 4035: that is no millisecond more.
     return -int(-round(seconds * 1000, 2) // 1)
 

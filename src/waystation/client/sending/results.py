@@ -19,7 +19,7 @@ class _Part(NamedTuple):
 
 
 class Stored:
-    """Messages that a queue took, durably. `duplicates` are positions in what was given: their ids were used before."""
+    """The result of putting into a queue. `duplicates` are positions in what was given: their ids were used before."""
 
     __slots__ = ("_parts", "queue")
 
@@ -44,7 +44,7 @@ class Stored:
 
     @property
     def given(self) -> int:
-        """How many it was asked to store."""
+        """How many messages were given to store."""
         return sum(part.given for part in self._parts)
 
     @property
@@ -73,14 +73,14 @@ class Stored:
 
 
 class Published:
-    """Messages that a topic or an exchange took.
+    """The result of publishing to a topic or an exchange.
 
     `partition` and `offset` are those of the first message, -1 where they are not known: with `acks="none"`, with a
     delay, through an exchange, or when messages of one frame went to several partitions. `places` are all partitions
-    that were written, with the first offset in each; `queues` those that an exchange put it into; `subscribers` how
-    many listened. `unroutable` is how many matched no binding of the exchange: nobody got those. `duplicates` are
-    positions in what was given: the topic has their ids already, and did not store them again. `len` leaves out both.
-    """
+    that were written, with the first offset in each; `queues` those that an exchange routed it to; `subscribers` how
+    many subscribers there were. `unroutable` is how many matched no binding of the exchange and were dropped.
+    `duplicates` are positions in what was given: the topic has their ids already, and did not store them again. `len`
+    leaves out both."""
 
     __slots__ = (
         "_count", "_own_id", "duplicates", "offset", "partition", "places", "queues", "subscribers", "topic",
@@ -160,12 +160,12 @@ class Published:
 
     @property
     def given(self) -> int:
-        """How many it was asked to publish."""
+        """How many messages were given to publish."""
         return self._count
 
     @property
     def id(self) -> str:
-        """The first message's: its own, or `TOPIC-PARTITION@OFFSET`; empty where the place is not known."""
+        """The first message's: its own, or `TOPIC-PARTITION@OFFSET`; empty where the position is not known."""
         if self._own_id is not None:
             return self._own_id
         return f"{self.topic}-{self.partition}@{self.offset}" if self.offset >= 0 else ""

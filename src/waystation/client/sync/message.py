@@ -17,7 +17,7 @@ from waystation.client.sync.bridge import gathered
 
 
 class Message(Received):
-    """A message, in flight to this client until it says what became of it.
+    """A message, in flight to this client until it is settled (acked, rejected, released or dead-lettered).
 
     with jobs.get(timeout=5) as message:        # acked on exit, rejected on exception
         work(message.json())
@@ -26,7 +26,8 @@ class Message(Received):
     __slots__ = ()
 
     def ack(self, *, wait: bool = True) -> None:
-        """It is done. Returns when that is durable; with `wait=False` at once, and it is sent with the next ones."""
+        """Acknowledges it. Returns when that is durable; with `wait=False` at once, and it is sent with the next
+        ones."""
         if self._judge("ack"):
             if wait:
                 self._say("ack")
@@ -34,25 +35,26 @@ class Message(Received):
                 self._settler.ack(self._delivered)
 
     def reject(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
-        """It failed: tried again as the queue's retry policy says, until it is dead. `error` is kept with it."""
+        """Reports a failure: it is retried by the queue's retry policy, until it is dead. `error` is stored in its
+        failure history."""
         text = reason(error)
         if self._judge("reject"):
             self._say("reject", error=text, wait=wait)
 
     def release(self, delay: Seconds | None = None, *, wait: bool = True) -> None:
-        """Requeued, for somebody else, at once or after `delay` seconds. It is no failure."""
+        """Requeues it for any consumer, at once or after `delay` seconds. This does not count as a failure."""
         delay_ms = milliseconds("delay", delay)
         if self._judge("release"):
             self._say("release", delay_ms=delay_ms, wait=wait)
 
     def kill(self, error: str | BaseException | None = None, *, wait: bool = True) -> None:
-        """Dead at once: to the dead letters, without another try."""
+        """Dead-letters it at once, without another retry."""
         text = reason(error)
         if self._judge("kill"):
             self._say("kill", error=text, wait=wait)
 
     def touch(self, seconds: Seconds | None = None) -> None:
-        """More time before it counts as abandoned: the queue's visibility timeout again, or `seconds` from now."""
+        """Extends the visibility timeout: by the queue's again, or to `seconds` from now."""
         if not self._settler.settles:
             return
         settler, tag, deliveries = self._settler, self._delivered.tag, self._delivered.deliveries
@@ -64,7 +66,7 @@ class Message(Received):
         waiter.result()
 
     def reply(self, value: Value, **options: Unpack[MessageOptions]) -> bool:
-        """Answers a request; False if nobody waits for it any more."""
+        """Replies to a request; False if nobody waits for the reply any more."""
         command, kind = reply_command(self, make_message(value, options))
         connection = self._settler.connection
         waiter: Future[Any] = Future()

@@ -20,15 +20,15 @@ from waystation.protocol import StagedTransaction
 
 
 class Transaction:
-    """Everything in it happens, or nothing.
+    """A transaction: all of its effects happen, or none.
 
         with mq.transaction("resizer-1") as tx:
             message = jobs.get()
             tx.put("done", work(message.json()))
             tx.ack(message)
 
-    Commits on exit; an exception undoes all of it, and what was acked in it is delivered again. The id names the
-    worker: whoever begins a transaction with the same id fences the one before off.
+    Commits on exit; an exception aborts it, and the messages acked in it are redelivered. The id names the worker:
+    a new transaction with the same id fences the earlier one.
     """
 
     def __init__(self, tx: Tx, bridge: Bridge) -> None:
@@ -39,30 +39,30 @@ class Transaction:
     def publish(
         self, topic: str, value: Value, *, partition: int | None = None, **options: Unpack[MessageOptions]
     ) -> Published:
-        """To a topic; readers of committed messages see it after the commit. The answer's `duplicates` is not empty if
-        the topic has its `id` already: then nothing is published."""
+        """Publishes to a topic; read-committed consumers see it after the commit. The answer's `duplicates` is not
+        empty if the topic has its `id` already: then nothing is published."""
         return self._bridge.run(self._tx.publish(topic, [self._tx.core.message(value, options)], partition))
 
     def publish_many(self, topic: str, values: Iterable[Value], **options: Unpack[MessageOptions]) -> Published:
-        """Many to a topic; the answer's `duplicates` were left out, since the topic has their ids already."""
+        """Publishes many to a topic; the answer's `duplicates` were left out, since the topic has their ids already."""
         return self._bridge.run(self._tx.publish(topic, list(self._tx.core.messages(values, options))))
 
     def put(self, queue: str | Queue, value: Value, **options: Unpack[MessageOptions]) -> None:
-        """Into a queue. AlreadyExists for an `id` that was used within its deduplication window, and nothing is put;
-        not with a queue opened for `"exactly-once"`, where that is how a repetition ends."""
+        """Puts into a queue. AlreadyExists for an `id` that was used within its deduplication window, and nothing is
+        put; not with a queue opened for `"exactly-once"`, where that is how a repetition ends."""
         forgiving = isinstance(queue, Queue) and queue.guarantee == "exactly-once"
         self._bridge.run(self._tx.put_one(_name(queue), self._tx.core.message(value, options), forgiving=forgiving))
 
     def put_many(self, queue: str | Queue, values: Iterable[Value], **options: Unpack[MessageOptions]) -> Stored:
-        """Many into a queue; the answer's `duplicates` were left out, since their ids were used before."""
+        """Puts many into a queue; the answer's `duplicates` were left out, since their ids were used before."""
         return self._bridge.run(self._tx.put(_name(queue), list(self._tx.core.messages(values, options))))
 
     def ack(self, *messages: Message) -> None:
-        """Messages of queues are done, and messages of stream subscriptions passed, with the commit."""
+        """Acks messages of queues and of stream subscriptions, with the commit."""
         self._bridge.run(self._tx.ack(messages))
 
     def commit_offsets(self, group: str, offsets: Sequence[Offset]) -> None:
-        """Offsets of a consumer group: (topic, partition, the offset to go on from)."""
+        """Offsets of a consumer group: (topic, partition, the next offset to read)."""
         self._bridge.run(self._tx.commit_offsets(group, offsets))
 
     def publish_batches(self, topic: str, batches: list[tuple[int, bytearray]]) -> None:
@@ -78,19 +78,19 @@ class Transaction:
         return self._bridge.start(self._tx.put(_name(queue), list(self._tx.core.messages(values, {}))))
 
     def stage(self) -> StagedTransaction | None:
-        """Leaves it on the broker, complete and durable, instead of committing: `Client.commit_staged` commits it,
-        together with others, from any connection. None if nothing is in it."""
+        """Stages it: it stays on the broker, complete and durable, and `Client.commit_staged` commits it, together with
+        others, from any connection. None if it is empty."""
         staged = self._bridge.run(self._tx.stage())
         self._over = True
         return staged
 
     def commit(self) -> None:
-        """Ends it before the block does."""
+        """Commits now, before the block ends."""
         self._over = True
         self._bridge.run(self._tx.end(commit=True))
 
     def abort(self) -> None:
-        """Undoes all of it; the block may go on without it."""
+        """Aborts it; the rest of the block runs outside of it."""
         self._over = True
         self._bridge.run(self._tx.end(commit=False))
 
