@@ -34,7 +34,7 @@ A change takes effect immediately, also for open logs, except where the table sa
 """
 
 AT_START = """\
-## What no client can change
+## Settings that clients cannot change
 
 Any client that can reach a port may change settings at run time. So settings that guarantee something to other clients,
 or that limit what one client may use, are read only at the start: from the config file, the environment and the flags

@@ -24,7 +24,7 @@ def test_the_page_is_what_the_tables_say() -> None:
 
 def test_every_setting_is_on_the_page_once_in_its_table() -> None:
     topics, brokers = page().split("## Broker settings")
-    brokers, guarded = brokers.split("## What no client can change")
+    brokers, guarded = brokers.split("## Settings that clients cannot change")
     protecting = [name for name, row in BROKER_SETTINGS.items() if row.protects]
     for text, names in ((topics, TOPIC_SETTINGS), (brokers, BROKER_SETTINGS), (guarded, protecting)):
         assert sorted(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)) == sorted(names)

@@ -25,7 +25,7 @@ _FIELD = re.compile(r"(\w+)(?: \[((?:\[\]|[^\]])*)\])?")
 
 
 def _table() -> dict[str, dict[str, str | None]]:
-    section = PROTOCOL[PROTOCOL.index("## Commands") : PROTOCOL.index("## What bad input gets")]
+    section = PROTOCOL[PROTOCOL.index("## Commands") : PROTOCOL.index("## Errors and malformed input")]
     return {
         action: {name: default or None for name, default in _FIELD.findall(fields)}
         for action, fields, _ in _ROW.findall(section)
