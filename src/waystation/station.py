@@ -202,6 +202,11 @@ class Station:
         return self._tls.keys()
 
     @property
+    def logins(self) -> bool:
+        """Whether every client has to log in."""
+        return self._broker is not None and self._broker.authenticator.required
+
+    @property
     def certified(self) -> bool:
         """Whether certificates are loaded, which can be loaded again: also where no listener uses them."""
         return bool(self._certificates)

@@ -54,7 +54,7 @@ def test_check_prints_all_mistakes_with_their_places(tmp_path: Path, file: Path)
     done = offline("config", "check", str(wrong), str(file), code=1)
     assert done.lines[0].startswith(f"{wrong}:1:1: there is no setting 'kafak'; did you mean 'kafka'?")
     assert done.lines[1].startswith(f"{wrong}:3:1: num.partitions='many': expected")
-    assert done.lines[2] == f"{file}: right (3 values given)"
+    assert done.lines[2] == f"{file}: valid (3 values given)"
     found = offline("config", "check", str(wrong), "--json", code=1).objects
     assert [(one["file"], one["line"], one["column"]) for one in found] == [(str(wrong), 1, 1), (str(wrong), 3, 1)]
     assert offline("config", "check", str(file), "--json").objects == []

@@ -43,7 +43,7 @@ def test_commands_talk_to_the_context_in_use(person: Person, cli: Cli, topic: st
     assert "no contexts yet" in person("context", "list").text
     person("context", "add", "dev", "--server", cli.server)
     person("context", "add", "nobody", "--server", NOBODY)
-    assert person("context", "show").text == "127.0.0.1:9092 (by the default)\n"
+    assert person("context", "show").text == "127.0.0.1:9092 (default)\n"
     person("context", "use", "dev")
     person("topics", "create", topic)
     assert topic in {one["topic"] for one in person("topics", "list", "--json").objects}

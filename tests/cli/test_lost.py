@@ -59,8 +59,8 @@ def test_lost_topics_are_shown_restored_and_deleted(data: Path, capsys: pytest.C
     assert objects(asked(capsys, "restore", where, "--all", "--json")) == [
         {"folder": events, "topic": "events", "partitions": 1}
     ]
-    assert "nothing is lost" in asked(capsys, "list", where)
-    assert "nothing is lost" in asked(capsys, "restore", where, "--all")
+    assert "there are no lost topics" in asked(capsys, "list", where)
+    assert "there are no lost topics" in asked(capsys, "restore", where, "--all")
     with waystation.open(data) as broker:
         cli = Cli(broker.kafka)
         assert cli("consume", "orders").lines == ["of orders"]

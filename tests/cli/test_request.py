@@ -39,7 +39,7 @@ def test_a_request_that_fails_says_why(quick: QuickCli, adder: str) -> None:
     assert "TypeError" in quick("request", adder, '["a", "b"]', code=1).err
     assert "not JSON" in quick("request", adder, "[", "--content-type", "application/json", code=1).err
     near = quick("request", f"{adder}x", "[]", code=1).err
-    assert f"there is no responder for '{adder}x'" in near
+    assert f"nobody responds to '{adder}x'" in near
     assert f"did you mean '{adder}'" in near
     assert "--timeout 0" in quick("request", adder, "[]", "--timeout", "0", code=1).err
 

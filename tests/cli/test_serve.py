@@ -304,6 +304,6 @@ def test_a_server_that_is_not_there_or_speaks_otherwise_is_said() -> None:
 def test_a_node_that_waits_for_its_clusters_store_ends_when_it_is_told_to(serving: Serving) -> None:
     process = serving.start("--node", "1", "--cluster", f"etcd://127.0.0.1:{free_port()}/x")
     assert process.stderr is not None
-    assert b"waiting for the cluster's store" in process.stderr.readline()
+    assert b"cannot reach the cluster's store" in process.stderr.readline()
     process.terminate()
     assert ended(process).code == 0

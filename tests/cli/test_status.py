@@ -15,10 +15,10 @@ def test_a_healthy_broker_is_told_with_what_it_holds(quick: QuickCli, topic: str
         mq.publish(topic, b"x")
         mq.queue(queue).put(b"y")
         shown = dict(re.findall(r"^(\w+) +(.+)$", quick("status").text, re.MULTILINE))
-        assert {"health", "version", "address", "uptime", "holds", "connections", "rates", "disk"} <= shown.keys()
+        assert {"health", "version", "address", "uptime", "stores", "connections", "rates", "disk"} <= shown.keys()
         assert shown["version"] == waystation.__version__
         assert shown["address"] == f"{quick.server} (by $WAYSTATION_SERVER)"
-        assert re.search(r"\d+ topics? with \d+ offsets?, \d+ queues? with \d+ messages?, \d+ groups?", shown["holds"])
+        assert re.search(r"\d+ topics? with \d+ offsets?, \d+ queues? with \d+ messages?, \d+ groups?", shown["stores"])
         assert re.search(r"^\d+ \(.*native [1-9]", shown["connections"])
         assert re.search(r"free \(\d+%\)", shown["disk"])
         told = quick("status", "--json").json

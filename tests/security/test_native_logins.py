@@ -175,7 +175,14 @@ def test_the_command_line_has_a_context_with_a_password_and_does_not_show_it(
     assert (tmp_path / "waystation" / "contexts.json").stat().st_mode & 0o077 == 0
     refused = waystation("topics", "list", "--server", closed.bootstrap, check=False)
     assert refused.returncode == 1
-    assert "asks for a login" in refused.stderr
+    assert "requires a login" in refused.stderr
+
+
+def test_the_status_of_a_broker_that_does_not_tell_this_user_is_unknown_and_not_unreachable(own_closed: Any) -> None:
+    server = own_closed()
+    for where in (server.bootstrap, address(server, "bob", "wrong")):
+        done = waystation("status", "--json", "--server", where, check=False)
+        assert (done.returncode, json.loads(done.stdout)["status"]) == (1, "unknown")
 
 
 def test_users_are_managed_on_a_running_broker(own_closed: Any) -> None:

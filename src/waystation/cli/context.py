@@ -18,19 +18,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "waystation topics list --context staging",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    add = verbs.add_parser("add", help="give a broker a name")
+    add = verbs.add_parser("add", help="add a context: a name for a broker")
     add.add_argument("name")
     add.add_argument("--server", metavar="HOST:PORT", required=True, help="the broker's Kafka listener")
     add.add_argument("--replace", action="store_true", help="replace a context of this name")
-    use = verbs.add_parser("use", help="make a context the one that commands use")
+    use = verbs.add_parser("use", help="make a context the current one")
     use.add_argument("name")
     listing = verbs.add_parser("list", help="show all contexts")
-    remove = verbs.add_parser("remove", help="forget a context; the broker is not touched")
+    remove = verbs.add_parser("remove", help="remove a context; the broker is not affected")
     remove.add_argument("name")
-    show = verbs.add_parser("show", help="show a context, or which broker commands talk to now, and why")
+    show = verbs.add_parser("show", help="show a context, or which broker commands connect to now, and why")
     show.add_argument("name", nargs="?")
     for verb, run in ((add, _add), (use, _use), (listing, _list), (remove, _remove), (show, _show)):
-        verb.add_argument("--json", action="store_true", help="print JSON, for programs")
+        verb.add_argument("--json", action="store_true", help="print JSON lines, for programs")
         verb.set_defaults(run=run)
 
 
@@ -95,7 +95,7 @@ def _list(arguments: argparse.Namespace) -> int:
     elif rows:
         print_table(("context", "server", "current"), [(name, to, "yes" if now else "") for name, to, now in rows])
     else:
-        print("no contexts yet; `waystation context add NAME --server HOST:PORT` makes one")
+        print("no contexts yet; create one with `waystation context add NAME --server HOST:PORT`")
     return 0
 
 

@@ -24,6 +24,10 @@ FILE = "contexts.json"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
+BY_DEFAULT = "the default"
+"""Where an address comes from that nobody chose."""
+
+
 class Context(msgspec.Struct):
     """A broker that has a name."""
 
@@ -56,7 +60,8 @@ class ChosenServer:
         from waystation.client.links.servers import shown
 
         named = f"context {self.context}, " if self.context is not None else ""
-        return f"{shown(self.server)} ({named}by {self.source})"
+        by = "default" if self.source == BY_DEFAULT else f"by {self.source}"
+        return f"{shown(self.server)} ({named}{by})"
 
 
 def choose_server(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> ChosenServer:
@@ -74,7 +79,7 @@ def choose_server(arguments: argparse.Namespace, environment: Mapping[str, str] 
     if name is None and known.current is not None:
         name, said_by = known.current, "the current context"
     if name is None:
-        return ChosenServer(DEFAULT_SERVER, "the default")
+        return ChosenServer(DEFAULT_SERVER, BY_DEFAULT)
     return ChosenServer(known.find(name).server, said_by, name)
 
 

@@ -33,19 +33,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe = verbs.add_parser("describe", help="show an exchange and its bindings")
     describe.add_argument("exchange", nargs="+")
 
-    create = verbs.add_parser("create", help="make an exchange")
+    create = verbs.add_parser("create", help="create an exchange")
     create.add_argument("exchange")
     create.add_argument("--kind", choices=KINDS, default="direct", help="default: direct")
     create.add_argument("--alternate", metavar="EXCHANGE", help="gets what matches no binding")
-    create.add_argument("--if-not-exists", action="store_true", help="fine if it is there already, and the same")
+    create.add_argument("--if-not-exists", action="store_true", help="succeed if it already exists with these settings")
 
-    delete = verbs.add_parser("delete", help="remove exchanges with their bindings")
+    delete = verbs.add_parser("delete", help="delete exchanges and their bindings")
     delete.add_argument("exchange", nargs="+")
     delete.add_argument("--if-unused", action="store_true", help="only if it has no bindings")
     delete.add_argument("--yes", action="store_true", help="do not ask")
 
-    bind = verbs.add_parser("bind", help="send messages on to a queue, a topic or another exchange")
-    unbind = verbs.add_parser("unbind", help="take a binding back, by the same words")
+    bind = verbs.add_parser("bind", help="bind an exchange to a queue, a topic or another exchange")
+    unbind = verbs.add_parser("unbind", help="remove a binding; takes the same options as bind")
     for verb in (bind, unbind):
         verb.add_argument("exchange")
         verb.add_argument("target", help="a queue, queue:NAME, topic:NAME or exchange:NAME")
@@ -77,7 +77,8 @@ def _known(mq: Client, names: list[str]) -> RoutingInfo:
     there = {name for name, _, _ in routing.exchanges}
     for name in names:
         if name not in there:
-            raise NotFound(f"there is no exchange {name!r}{near_matches(name, sorted(there))}")
+            near = near_matches(name, sorted(there))
+            raise NotFound(f"there is no exchange {name!r}{near}; `waystation exchanges list` shows what there is")
     return routing
 
 

@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe = verbs.add_parser("describe", help="show members, offsets and lag")
     describe.add_argument("group", nargs="+")
 
-    reset = verbs.add_parser("reset", help="move the offsets of a group that has no members now")
+    reset = verbs.add_parser("reset", help="reset the offsets of a group that has no members")
     reset.add_argument("group")
     reset.add_argument(
         "--to",
@@ -46,14 +46,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="TOPIC[:PARTITIONS]",
-        help="which topic, or only some partitions of it (orders:0,2); may be repeated; default: all it has read",
+        help="only this topic, or some partitions of it (orders:0,2); may be repeated; default: all that it has read",
     )
     reset.add_argument("--dry-run", action="store_true", help="only show what would change")
     reset.add_argument("--yes", action="store_true", help="do not ask")
 
-    delete = verbs.add_parser("delete", help="forget groups, or what they committed for a topic")
+    delete = verbs.add_parser("delete", help="delete groups, or their offsets of a topic")
     delete.add_argument("group", nargs="+")
-    delete.add_argument("--topic", help="forget the offsets of this topic only")
+    delete.add_argument("--topic", help="delete the offsets of this topic only")
     delete.add_argument("--yes", action="store_true", help="do not ask")
 
     for verb, run in ((listing, _list), (describe, _describe), (reset, _reset), (delete, _delete)):

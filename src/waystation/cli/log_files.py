@@ -24,13 +24,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     dump.add_argument("--json", action="store_true", help="one JSON object per batch")
     dump.set_defaults(run=_dump)
 
-    skip = verbs.add_parser("skip-corrupt", help="let readers pass corrupt batches, whose records are lost")
+    skip = verbs.add_parser("skip-corrupt", help="make readers skip corrupt batches; their records are lost")
     skip.add_argument("data", type=Path, metavar="DATA_DIR", help="the folder of a broker that is not running")
     skip.add_argument("topic")
     skip.add_argument("partition", type=not_negative)
     skip.add_argument("--dry-run", action="store_true", help="only show what is corrupt")
     skip.add_argument("--yes", action="store_true", help="do not ask")
-    skip.add_argument("--json", action="store_true", help="print JSON, for programs")
+    skip.add_argument("--json", action="store_true", help="print JSON lines, for programs")
     skip.set_defaults(run=_skip_corrupt)
 
 

@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     delete.add_argument("folder", nargs="+", help="as `list` shows it")
     delete.add_argument("--yes", action="store_true", help="do not ask")
     for verb, run in ((listing, _list), (restore, _restore), (delete, _delete)):
-        verb.add_argument("--json", action="store_true", help="print JSON, for programs")
+        verb.add_argument("--json", action="store_true", help="print JSON lines, for programs")
         verb.set_defaults(run=run)
 
 
@@ -57,7 +57,7 @@ def _list(arguments: argparse.Namespace) -> int:
             ],
         )
     else:
-        print("nothing is lost")
+        print("there are no lost topics")
     return 0
 
 
@@ -83,7 +83,7 @@ def _restore(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(done)
     elif not done and not refused:
-        print("nothing is lost")
+        print("there are no lost topics")
     if refused:
         raise Invalid("; ".join(refused))
     return 0

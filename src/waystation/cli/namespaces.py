@@ -22,16 +22,16 @@ NO_LIMIT = -1
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
-    listing = verbs.add_parser("list", help="show namespaces, what is in them and what they may hold")
+    listing = verbs.add_parser("list", help="show namespaces, their contents and limits")
 
-    describe = verbs.add_parser("describe", help="show all that is known of namespaces")
+    describe = verbs.add_parser("describe", help="show all details of namespaces")
     describe.add_argument("namespace", nargs="+")
 
-    create = verbs.add_parser("create", help="make a namespace")
+    create = verbs.add_parser("create", help="create a namespace")
     create.add_argument("namespace")
     create.add_argument("--if-not-exists", action="store_true", help="succeed if it already exists, and change it")
 
-    alter = verbs.add_parser("alter", help="change the description or limits; those that are not named stay")
+    alter = verbs.add_parser("alter", help="change the description or limits; the others stay as they are")
     alter.add_argument("namespace")
     alter.add_argument("--unset", choices=[_option(name) for name in LIMITS], action="append", default=[])
 
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         verb.add_argument("--max-topics", type=not_negative, metavar="N", help="maximum number of topics")
         verb.add_argument("--max-partitions", type=not_negative, metavar="N", help="of all its topics together")
 
-    delete = verbs.add_parser("delete", help="remove namespaces with all queues, exchanges and messages in them")
+    delete = verbs.add_parser("delete", help="delete namespaces with all queues, exchanges and messages in them")
     delete.add_argument("namespace", nargs="+")
     delete.add_argument("--yes", action="store_true", help="do not ask")
 

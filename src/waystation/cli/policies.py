@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     change.formatter_class = argparse.RawDescriptionHelpFormatter
     change.epilog = examples("waystation policies set short '^jobs' message-ttl=60000 overflow=reject-publish")
 
-    delete = verbs.add_parser("delete", help="remove policies: what they changed is as it was declared")
+    delete = verbs.add_parser("delete", help="delete policies: what they matched returns to its declared settings")
     delete.add_argument("policy", nargs="+")
     delete.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -59,7 +59,7 @@ def _list(arguments: argparse.Namespace) -> int:
         rows = [(*(one[column] for column in columns), json_line(one["definition"])) for one in found]
         print_table((*(column.replace("_", " ") for column in columns), "definition"), rows)
     else:
-        print("no policies; `waystation policies set NAME PATTERN NAME=VALUE` makes one")
+        print("no policies; create one with `waystation policies set NAME PATTERN NAME=VALUE`")
     return 0
 
 

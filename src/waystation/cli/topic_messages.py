@@ -19,7 +19,7 @@ AT_ONCE = 100
 
 def configure_looking(verbs: Any) -> None:
     search = verbs.add_parser("search", help="find messages by key, id, header or a text in them")
-    search.add_argument("topic")
+    search.add_argument("topic", help="the topic")
     search.add_argument("--key", metavar="KEY")
     search.add_argument("--id", metavar="ID")
     search.add_argument("--text", metavar="TEXT", help="somewhere in the payload")
@@ -33,7 +33,7 @@ def configure_looking(verbs: Any) -> None:
     search.set_defaults(run=_search)
 
     records = verbs.add_parser("delete-records", help="delete the oldest messages of a partition")
-    records.add_argument("topic")
+    records.add_argument("topic", help="the topic")
     records.add_argument("--partition", type=not_negative, metavar="N", required=True)
     records.add_argument("--before", type=not_negative, metavar="OFFSET", required=True, help="this one stays")
     records.add_argument("--yes", action="store_true", help="do not ask")

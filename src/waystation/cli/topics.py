@@ -26,8 +26,8 @@ from waystation.errors import AlreadyExists, Invalid
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
-    create = verbs.add_parser("create", help="make a topic")
-    create.add_argument("topic", nargs="+")
+    create = verbs.add_parser("create", help="create topics")
+    create.add_argument("topic", nargs="+", help="the topics")
     create.add_argument("--partitions", type=positive, metavar="N", help="default: the broker's num.partitions")
     create.add_argument(
         "--replication-factor",
@@ -36,24 +36,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="in a cluster: on how many nodes each partition is (default: 3, or as many as there are)",
     )
     add_settings(create, "a setting of the topic, like retention.ms=7d or segment.bytes=64MiB; may be repeated")
-    create.add_argument("--if-not-exists", action="store_true", help="fine if it is there already")
+    create.add_argument("--if-not-exists", action="store_true", help="succeed if it already exists")
 
     listing = verbs.add_parser("list", help="show all topics")
     listing.add_argument("--internal", action="store_true", help="also those of the broker itself")
 
     describe = verbs.add_parser("describe", help="show partitions, offsets and settings")
-    describe.add_argument("topic", nargs="+")
+    describe.add_argument("topic", nargs="+", help="the topics")
     describe.add_argument("--all", action="store_true", help="all settings, not only the topic's own")
 
     alter = verbs.add_parser("alter", help="change settings, add partitions")
-    alter.add_argument("topic")
+    alter.add_argument("topic", help="the topic")
     alter.add_argument("--partitions", type=positive, metavar="N", help="the new number, larger than now")
     add_settings(alter, "a setting to change, like retention.ms=7d; may be repeated")
     alter.add_argument("--yes", action="store_true", help="do not ask before retention is shortened")
     alter.add_argument("--unset", metavar="NAME", action="append", default=[], help="back to the broker's default")
 
-    delete = verbs.add_parser("delete", help="remove topics with all their messages")
-    delete.add_argument("topic", nargs="+")
+    delete = verbs.add_parser("delete", help="delete topics with all their messages")
+    delete.add_argument("topic", nargs="+", help="the topics")
     delete.add_argument("--yes", action="store_true", help="do not ask")
 
     for verb, run in ((create, _create), (listing, _list), (describe, _describe), (alter, _alter), (delete, _delete)):
@@ -115,7 +115,7 @@ def _list(arguments: argparse.Namespace) -> int:
         ]
         print_table(("topic", "partitions", "offsets", "size", "retention", "subscribers", "messages/s"), rows)
     else:
-        print("no topics yet; `waystation topics create NAME` makes one")
+        print("no topics yet; create one with `waystation topics create NAME`")
     return 0
 
 

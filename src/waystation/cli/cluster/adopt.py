@@ -11,9 +11,9 @@ from waystation.cli.terminal.output import print_json, spell_count
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, metavar="DIR", help="the data folder; no broker may run on it")
-    parser.add_argument("--node", required=True, type=not_negative, metavar="N", help="the id that the node shall have")
+    parser.add_argument("--node", required=True, type=not_negative, metavar="N", help="the id of the node")
     parser.add_argument("--cluster", required=True, metavar="URL", help="a new cluster: etcd://HOST:PORT/PREFIX")
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, for programs")
     parser.set_defaults(run=_run)
 
 

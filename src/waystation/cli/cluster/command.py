@@ -8,14 +8,17 @@ from collections.abc import Callable
 from waystation.cli.cluster import adopt, operations, status, up
 
 VERBS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "up": ("start a whole cluster on this machine, to try it", up.configure_up),
-    "start-node": ("bring back a node of such a cluster", up.configure_start_node),
+    "up": ("start a trial cluster on this machine", up.configure_up),
+    "start-node": ("restart a node of a trial cluster", up.configure_start_node),
     "status": ("show nodes and partitions", status.configure),
-    "drain": ("let other nodes lead what a node leads, before it is stopped", operations.configure_drain),
-    "remove": ("move everything away from a node, and forget it once it has stopped", operations.configure_remove),
+    "drain": ("move leadership away from a node, before you stop it", operations.configure_drain),
+    "remove": ("move all replicas away from a node, and remove it once it has stopped", operations.configure_remove),
     "reassign": ("move replicas to other nodes, or change how many there are", operations.configure_reassign),
-    "elect": ("make preferred replicas leaders; or, by name, one that is not in sync", operations.configure_elect),
-    "adopt": ("make the data folder of a broker that was alone the first node of a cluster", adopt.configure),
+    "elect": (
+        "elect preferred leaders; or, for one partition, a replica that is not in sync",
+        operations.configure_elect,
+    ),
+    "adopt": ("turn the data folder of a single broker into the first node of a cluster", adopt.configure),
 }
 
 

@@ -56,7 +56,7 @@ def configure_start_node(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", default=DEFAULT_DATA, metavar="DIR", help=f"as for `cluster up` (default: {DEFAULT_DATA})"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, for programs")
     parser.set_defaults(run=_start_node)
 
 
@@ -171,7 +171,7 @@ def _start_node(arguments: argparse.Namespace) -> int:
     known = trial.known_nodes()
     node = next((one for one in known if one.id == arguments.node), None)
     if node is None:
-        there = f"it has {', '.join(str(one.id) for one in known)}" if known else "`waystation cluster up` makes one"
+        there = f"it has {', '.join(str(one.id) for one in known)}" if known else "`waystation cluster up` creates one"
         raise NotFound(f"there is no node {arguments.node} in {arguments.data}; {there}")
     try:
         node.start()

@@ -37,9 +37,9 @@ _WHERE = {
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", nargs="?", choices=SHELLS)
     parser.add_argument("--names", choices=NAMES, help="print names that the broker knows; what the scripts call")
-    parser.add_argument("--search", metavar="TEXT", default="", help="with --names: only those that begin so")
+    parser.add_argument("--search", metavar="TEXT", default="", help="with --names: only those that begin with this")
     parser.add_argument("--server", metavar="HOST:PORT", help="with --names: the broker's Kafka listener")
-    parser.add_argument("--json", action="store_true", help="what can be completed where, or the names, as JSON")
+    parser.add_argument("--json", action="store_true", help="print the completions, or the names, as JSON")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = examples(
         'eval "$(waystation completion bash)"     # in ~/.bashrc',

@@ -21,10 +21,12 @@ _MARKS = {"ok": ("ok", "32"), "warning": ("warning", "33"), "problem": ("PROBLEM
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data", metavar="DIR", help="the folder to look at (default: as `serve` would have it)")
+    parser.add_argument(
+        "--data", metavar="DIR", help="the data folder to check (default: the one that `serve` would use)"
+    )
     parser.add_argument("--config", metavar="FILE", help="as for `serve`")
     parser.add_argument("--no-disk-test", action="store_true", help="do not measure the disk, which takes some seconds")
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, for programs")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = examples("waystation doctor --data /var/lib/waystation")
     parser.set_defaults(run=_run)
@@ -92,4 +94,4 @@ def _print_end(found: list[Finding]) -> None:
     if problems or warnings:
         print(f"\n{spell_count(problems, 'problem')}, {spell_count(warnings, 'warning')}")
     else:
-        print("\nall is well")
+        print("\nno problems found")

@@ -70,7 +70,7 @@ def _access(folder: Path, there: Path) -> Finding:
         return Finding(
             check="data", says=f"{folder} is not there yet; `serve` makes it", figures={"folder": str(folder)}
         )
-    return Finding(check="data", says=f"{folder} is there and can be written to", figures={"folder": str(folder)})
+    return Finding(check="data", says=f"{folder} exists and is writable", figures={"folder": str(folder)})
 
 
 def _user() -> str:

@@ -117,7 +117,7 @@ def judge_clock(now_s: float, jump_s: float) -> Finding:
         says = f"{moment}; it jumped by {jump_s:+.2f} s while we looked"
         advice = "let NTP slew it instead of setting it: delays, retention and timestamps depend on it"
         return Finding(check="clock", state="warning", says=says, advice=advice, figures=figures)
-    return Finding(check="clock", says=f"{moment}, and goes evenly", figures=figures)
+    return Finding(check="clock", says=f"{moment}, and runs steadily", figures=figures)
 
 
 # -- memory and processors ---------------------------------------------------------------------------------------------

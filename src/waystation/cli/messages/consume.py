@@ -33,7 +33,7 @@ UNASSIGNED_S = 10.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", nargs="+")
+    parser.add_argument("topic", nargs="+", help="the topics")
     parser.add_argument(
         "--from",
         dest="start",
@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--group", metavar="NAME", help="share the partitions with the group's other members, and commit"
     )
     parser.add_argument(
-        "--partition", type=not_negative, metavar="N", action="append", help="only this one; repeatable"
+        "--partition", type=not_negative, metavar="N", action="append", help="only this one; may be repeated"
     )
     parser.add_argument("--follow", action="store_true", help="wait for more at the end")
     parser.add_argument("--count", type=positive, metavar="N", help="stop after N messages")
@@ -116,14 +116,14 @@ def _source(arguments: argparse.Namespace, mq: Client, flush: Callable[[], None]
         if arguments.partition:
             raise Invalid("--partition cannot be used with --group: in a group the broker says who reads which")
         for name in topics:
-            topic_of(mq, name)
+            topic_of(mq, name, create=True)
         which = {"uncommitted": arguments.uncommitted, "expired": arguments.expired}
         member = GroupReader(mq, arguments.group, topics, start, **which, before_commit=flush)
         return member, member.close
     places = [
         (name, number)
         for name in topics
-        for number in _wanted(name, range(len(topic_of(mq, name).partitions)), arguments.partition)
+        for number in _wanted(name, range(len(topic_of(mq, name, create=True).partitions)), arguments.partition)
     ]
     reader = RecordReader(mq, uncommitted=arguments.uncommitted, expired=arguments.expired)
     reader.assign(resolve(mq, start, places))

@@ -33,7 +33,7 @@ def add_content(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--type",
         metavar="NAME",
-        help="what sort of message it is, in your own words",
+        help="the type of the message, any text",
     )
     parser.add_argument(
         "--priority", type=int, metavar="0-255", default=0, help="higher is delivered first (default: 0)"

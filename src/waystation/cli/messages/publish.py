@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic")
+    parser.add_argument("topic", help="the topic")
     parser.add_argument("message", nargs="*", help="without any, each line of standard input is a message")
     parser.add_argument("--key", help="the key of all messages")
     parser.add_argument("--key-separator", metavar="TEXT", help="lines are KEY TEXT VALUE")
@@ -43,7 +43,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     _check(arguments)
     ranges = _Ranges()
-    with open_client(arguments) as mq, topic_hint(arguments.topic):
+    with open_client(arguments) as mq, topic_hint(arguments.topic, create=True):
         publisher = RecordPublisher(
             mq,
             arguments.topic,

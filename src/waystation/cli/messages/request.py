@@ -18,8 +18,8 @@ TIMEOUT_S = 10.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="what they respond to: the queue where requests wait")
-    parser.add_argument("payload", nargs="?", help="what to ask; without it, all of standard input")
+    parser.add_argument("name", help="the name that responders answer to: the queue of their requests")
+    parser.add_argument("payload", nargs="?", help="the request; default: all of standard input")
     parser.add_argument(
         "--timeout",
         type=duration,
@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         try:
             reply = mq.request(arguments.name, value, timeout=arguments.timeout, topic=arguments.topic, **options)
         except NotFound as error:
-            raise NotFound(f"there is no responder for {arguments.name!r}: {error}") from None
+            raise NotFound(str(error)) from None
     if arguments.json:
         print_json(as_json(reply))
         return 0

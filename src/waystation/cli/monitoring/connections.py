@@ -15,14 +15,14 @@ from waystation.observe.connections import PROTOCOLS
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="who is connected, and what they do")
+    listing = actions.add_parser("list", help="list connections, and what they do")
     listing.add_argument("--protocol", dest="protocol", choices=PROTOCOLS, help="only connections of this protocol")
     listing.add_argument("--door", dest="protocol", choices=PROTOCOLS, help=argparse.SUPPRESS)
-    listing.add_argument("--search", metavar="TEXT", default="", help="only those whose names have this in them")
+    listing.add_argument("--search", metavar="TEXT", default="", help="only those whose names contain this")
     listing.add_argument("--limit", type=positive, metavar="N", default=100, help="default: 100")
     add_server(listing)
     listing.set_defaults(run=_list)
-    describe = actions.add_parser("describe", help="show all that is known of connections, and their channels")
+    describe = actions.add_parser("describe", help="show all details of connections and their channels")
     describe.add_argument("name", nargs="+", help="as `list` shows it")
     add_server(describe)
     describe.set_defaults(run=_describe)

@@ -1,6 +1,6 @@
-"""`waystation status`: is the broker up, is it healthy, and what does it hold, on one page.
+"""`waystation status`: is the broker up, is it healthy, and what does it store, on one page.
 
-The exit code is 1 if the broker does not answer or is failing, so that scripts and monitors can ask. A
+The exit code is 1 if the broker does not answer, does not tell, or is failing, so that scripts and monitors can ask. A
 warning is only shown.
 """
 
@@ -14,9 +14,11 @@ from waystation.cli.terminal.arguments import add_server
 from waystation.cli.terminal.native import open_client
 from waystation.cli.terminal.output import bold, note, print_json, spell_bytes, spell_count, spell_rate, visible
 from waystation.cli.terminal.units import spell_about
-from waystation.errors import WaystationError
+from waystation.errors import NotAllowed, NotAuthenticated, WaystationError
 
 UNREACHABLE = "unreachable"
+UNKNOWN = "unknown"
+"""The broker answers, and does not tell this user how it is."""
 FAILING = 1
 
 
@@ -34,10 +36,11 @@ def _run(arguments: argparse.Namespace) -> int:
         with open_client(arguments) as mq:
             overview = mq.view("overview")
     except (WaystationError, OSError) as error:
+        health = UNKNOWN if isinstance(error, NotAllowed | NotAuthenticated) else UNREACHABLE
         if arguments.json:
-            print_json({"status": UNREACHABLE, **asked, "error": str(error)})
+            print_json({"status": health, **asked, "error": str(error)})
         else:
-            _print([("health", UNREACHABLE), ("address", str(chosen))])
+            _print([("health", health), ("address", str(chosen))])
             note(str(error))
         return FAILING
     if arguments.json:
@@ -69,7 +72,7 @@ def _rows(overview: dict[str, Any], chosen: ChosenServer) -> list[tuple[str, str
         ("address", str(chosen)),
         ("uptime", f"{spell_about(broker['uptime_ms'])}, process {broker['pid']} on {broker['host']}"),
         (
-            "holds",
+            "stores",
             f"{spell_count(totals['topics'], 'topic')} with {spell_count(totals['topic_messages'], 'offset')},"
             f" {spell_count(totals['queues'], 'queue')} with {_waiting(totals)},"
             f" {spell_count(totals['groups'], 'group')}",

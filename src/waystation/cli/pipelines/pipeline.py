@@ -45,7 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=duration,
         default=60.0,
         metavar="TIME",
-        help="how long to wait for a broker that is away (default: 60s)",
+        help="how long to wait for a broker that does not answer (default: 60s)",
     )
     check = verbs.add_parser("check", help="find mistakes without running: keys, columns, SQL, topics")
     check.add_argument("file", type=Path, nargs="+", metavar="FILE")
@@ -69,10 +69,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     reset = verbs.add_parser("reset", help="delete a pipeline's checkpoint: it starts from the beginning")
     reset.add_argument("file", type=Path, metavar="FILE")
     reset.add_argument("--yes", action="store_true", help="do not ask")
-    delete = verbs.add_parser("delete", help="take pipelines that do not run out of the list; checkpoints stay")
+    delete = verbs.add_parser("delete", help="remove stopped pipelines from the list; checkpoints stay")
     delete.add_argument("name", nargs="+", metavar="NAME")
     delete.add_argument("--yes", action="store_true", help="do not ask")
-    graph = verbs.add_parser("graph", help="draw a pipeline")
+    graph = verbs.add_parser("graph", help="print a pipeline as a graph")
     graph.add_argument("file", type=Path, metavar="FILE")
     graph.add_argument("--format", choices=("text", "dot"), default="text", help="dot is for Graphviz (default: text)")
     made = ((run, _run), (check, _check), (listing, _list), (status, _status), (stop, _stop), (reset, _reset))

@@ -29,8 +29,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "waystation pipeline test orders.toml", "waystation pipeline test orders.toml --only paid_orders"
     )
     parser.add_argument("file", type=Path, nargs="+", metavar="FILE")
-    parser.add_argument("--only", action="append", metavar="NAME", help="only this test; may be given several times")
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs: one object for each test")
+    parser.add_argument("--only", action="append", metavar="NAME", help="only this test; may be repeated")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, one object for each test")
     parser.set_defaults(run=run)
 
 

@@ -22,7 +22,9 @@ TO_TOPICS = "(to topics)"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="which queues have delayed messages, or those of one queue")
+    listing = actions.add_parser(
+        "list", help="list the queues that have delayed messages, or the delayed messages of one queue"
+    )
     listing.add_argument("queue", nargs="?", help="its messages, the next one due first")
     listing.add_argument("--topic", metavar="TOPIC", help="those that will be published to this topic")
     listing.add_argument("--limit", type=positive, metavar="N", default=100, help="default: 100")

@@ -63,7 +63,7 @@ def configure(verbs: Any) -> list[tuple[argparse.ArgumentParser, Action]]:
         "waystation queues get jobs --count 1000 --json | waystation queues put others --input json",
     )
 
-    get = verbs.add_parser("get", help="take messages out of a queue")
+    get = verbs.add_parser("get", help="receive messages from a queue, and acknowledge them")
     get.add_argument("queue")
     get.add_argument("--count", type=positive, metavar="N", default=None, help="how many at most (default: 1)")
     get.add_argument(
@@ -90,18 +90,18 @@ def configure(verbs: Any) -> list[tuple[argparse.ArgumentParser, Action]]:
     )
     add_format(get)
 
-    peek = verbs.add_parser("peek", help="look at messages without taking them")
+    peek = verbs.add_parser("peek", help="show messages without receiving them")
     peek.add_argument("queue")
     peek.add_argument("--count", type=positive, metavar="N", default=10, help="how many (default: 10)")
     peek.add_argument("--after", type=int, metavar="TAG", default=-1, help="continue after this one")
     peek.add_argument("--state", type=_state, choices=STATES, default="any")
 
-    find = verbs.add_parser("find", help="show where a message is")
+    find = verbs.add_parser("find", help="find messages by id: queue, state and position")
     find.add_argument("id")
     find.add_argument("--queue", help="only in this queue")
     find.add_argument("--payload", choices=("auto", "json", "text", "hex"), default="auto", help="how it is shown")
 
-    cancel = verbs.add_parser("cancel", help="take messages back, usually delayed ones")
+    cancel = verbs.add_parser("cancel", help="delete single messages by id, usually delayed ones")
     cancel.add_argument("queue")
     cancel.add_argument("id", nargs="+")
 
@@ -300,7 +300,10 @@ def _find(arguments: argparse.Namespace) -> int:
             found = mq.find(arguments.id)
     if found is None:
         where = f"queue {arguments.queue!r} has no message" if arguments.queue else "there is no message"
-        raise NotFound(f"{where} with the id {arguments.id!r}; it may be done, or expired, or never was")
+        raise NotFound(
+            f"{where} with the id {arguments.id!r}; it may have been acknowledged or deleted, or have expired, or it"
+            " never existed"
+        )
     if arguments.json:
         print_json(looked_json(found))
         return 0

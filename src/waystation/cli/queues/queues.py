@@ -41,24 +41,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
     listing = verbs.add_parser("list", help="show queues and how many messages they have")
-    listing.add_argument("prefix", nargs="?", default="", help="only those whose names begin like this")
+    listing.add_argument("prefix", nargs="?", default="", help="only those whose names begin with this")
 
     describe = verbs.add_parser("describe", help="show counts and settings")
     describe.add_argument("queue", nargs="+")
-    describe.add_argument("--all", action="store_true", help="all settings, not only those that were chosen")
+    describe.add_argument("--all", action="store_true", help="all settings, not only those that were changed")
 
-    create = verbs.add_parser("create", help="make a queue")
+    create = verbs.add_parser("create", help="create queues")
     create.add_argument("queue", nargs="+")
     create.add_argument("--if-not-exists", action="store_true", help="succeed if it already exists with these settings")
     add_queue_settings(create)
 
-    alter = verbs.add_parser("alter", help="change settings; those that are not named stay")
+    alter = verbs.add_parser("alter", help="change settings; the others stay as they are")
     alter.add_argument("queue")
     alter.add_argument("--unset", metavar="NAME", action="append", default=[], help="back to the default, like ttl")
     alter.add_argument("--yes", action="store_true", help="do not ask before stored messages are deleted")
     add_queue_settings(alter)
 
-    delete = verbs.add_parser("delete", help="remove queues with all their messages")
+    delete = verbs.add_parser("delete", help="delete queues with all their messages")
     delete.add_argument("queue", nargs="+")
     delete.add_argument("--if-empty", action="store_true", help="only if there is no message in it")
     delete.add_argument("--if-unused", action="store_true", help="only if it has no consumers")
@@ -109,7 +109,7 @@ def _list(arguments: argparse.Namespace) -> int:
         )
     else:
         which = f"no queue's name begins with {arguments.prefix!r}" if arguments.prefix else "no queues yet"
-        print(f"{which}; `waystation queues create NAME` makes one")
+        print(f"{which}; create one with `waystation queues create NAME`")
     return 0
 
 

@@ -34,9 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "waystation acls remove --user app --topic orders --yes",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    add = verbs.add_parser("add", help="add rules: what a user may do, or may not")
+    add = verbs.add_parser("add", help="add rules that allow or deny operations to a user")
     listing = verbs.add_parser("list", help="show the rules")
-    remove = verbs.add_parser("remove", help="remove the rules that these options select")
+    remove = verbs.add_parser("remove", help="remove the rules that match these options")
     for verb, run in ((add, _add), (listing, _list), (remove, _remove)):
         _selectors(verb)
         verb.add_argument("--data", metavar="DIR", help="the data folder of a broker that does not run")
@@ -46,21 +46,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _selectors(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--user", metavar="NAME", action="append", default=[], help="whom it is about; * for everybody")
+    verb.add_argument("--user", metavar="NAME", action="append", default=[], help="the user; * for everybody")
     verb.add_argument("--in-group", metavar="NAME", action="append", default=[], help="users of this group of users")
     for kind in ("allow", "deny"):
         verb.add_argument(
             f"--{kind}", metavar="OPERATIONS", help=f"operations to {kind}: read,write,create,describe,… or all"
         )
     for kind in KINDS:
-        verb.add_argument(f"--{kind}", metavar="NAME", action="append", default=[], help=f"a {kind}; * for every one")
+        verb.add_argument(
+            f"--{kind}",
+            metavar="NAME",
+            action="append",
+            default=[],
+            help=f"a{'n' if kind == 'exchange' else ''} {kind.replace('-', ' ')}; * for all",
+        )
     verb.add_argument(
         "--namespace", metavar="NAME", help="where the rules hold; without another resource, the namespace itself"
     )
     verb.add_argument("--cluster", action="store_true", help="the broker itself: its settings, users and rules")
     matching = verb.add_mutually_exclusive_group()
-    matching.add_argument("--prefix", action="store_true", help="names are what the resources' names begin with")
-    matching.add_argument("--regex", action="store_true", help="names are regular expressions")
+    matching.add_argument("--prefix", action="store_true", help="the names are prefixes")
+    matching.add_argument("--regex", action="store_true", help="the names are regular expressions")
     verb.add_argument("--host", metavar="ADDRESS", help="clients at this address only")
 
 

@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     apply.set_defaults(run=_apply)
     for verb in (status, rotate, retire, apply):
         verb.add_argument("--data", metavar="DIR", required=True, help="the data folder of a broker")
-        verb.add_argument("--json", action="store_true", help="print JSON, for programs")
+        verb.add_argument("--json", action="store_true", help="print JSON lines, for programs")
     for verb in (rotate, retire, apply):
         verb.add_argument("--key", metavar="SOURCE", help=f"the master key: {SOURCE}")
 

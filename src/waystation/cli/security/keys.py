@@ -28,9 +28,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "waystation keys remove wsk_0123456789",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    add = verbs.add_parser("add", help="make a key by which a program is this user, and print it")
+    add = verbs.add_parser("add", help="create a key by which a program logs in as this user, and print it")
     add.add_argument("user")
-    add.add_argument("--role", choices=ROLES, default="full", help="read-only: to look, and to read topics")
+    add.add_argument(
+        "--role",
+        choices=ROLES,
+        default="full",
+        help="read-only: describe everything and read topics, change nothing (default: full)",
+    )
     add.add_argument("--expires", metavar="TIME", type=duration, default=DEFAULT_LIFE_MS / 1000, help="default: 90d")
     add.add_argument("--note", default="", help="what it is for")
     listing = verbs.add_parser("list", help="show all keys, without their secrets")

@@ -15,6 +15,7 @@ from waystation.cli.terminal.output import print_json, print_table
 from waystation.errors import Invalid
 
 KINDS = ("user", "client-id", "ip", "namespace")
+NAMED = {"client-id": "client id", "ip": "IP address"}
 DEFAULT = "default"
 DEFAULT_NAME = "<default>"
 """As the broker calls it."""
@@ -35,14 +36,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     setting = verbs.add_parser("set", help="set quotas of a user, client id, address or namespace")
     listing = verbs.add_parser("list", help="show the quotas")
-    remove = verbs.add_parser("remove", help="remove quotas; without names, all that it has")
+    remove = verbs.add_parser("remove", help="remove quotas; without names, all of them")
     for verb, run in ((setting, _set), (listing, _list), (remove, _remove)):
         for kind in KINDS:
-            verb.add_argument(f"--{kind}", metavar="NAME", help=f"the {kind}; {DEFAULT} for those without their own")
+            verb.add_argument(
+                f"--{kind}",
+                metavar="NAME",
+                help=f"the {NAMED.get(kind, kind)}; {DEFAULT}: those without quotas of their own",
+            )
         add_server(verb)
         verb.set_defaults(run=run)
     setting.add_argument("quotas", metavar="NAME=RATE", nargs="+", help="producer_byte_rate=1M, …")
     remove.add_argument("quotas", metavar="NAME", nargs="*", help="producer_byte_rate, …")
+
+
+def _spell(rate: float) -> str:
+    return f"{rate:.15g}"
 
 
 def _set(arguments: argparse.Namespace) -> int:
@@ -55,7 +64,7 @@ def _set(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(made or {})
     else:
-        print(f"set {', '.join(f'{name}={value:g}' for name, value in quotas.items())} of {_said(entity)}")
+        print(f"set {', '.join(f'{name}={_spell(value)}' for name, value in quotas.items())} of {_said(entity)}")
     return 0
 
 
@@ -66,7 +75,7 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(found)
     elif found:
-        rows = [(_said(one), name, f"{rate:g}") for one in found for name, rate in sorted(one["quotas"].items())]
+        rows = [(_said(one), name, _spell(rate)) for one in found for name, rate in sorted(one["quotas"].items())]
         print_table(("of", "quota", "rate"), rows)
     else:
         print("no quotas: everybody may be as fast as they can")

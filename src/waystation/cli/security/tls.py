@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "waystation tls create --out certificates --client alice    # a client certificate by the same authority",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    create = verbs.add_parser("create", help="make ca.crt, ca.key, server.crt and server.key")
+    create = verbs.add_parser("create", help="create ca.crt, ca.key, server.crt and server.key")
     create.add_argument("--out", metavar="DIR", default=".", help="where to write them (default: here)")
     create.add_argument(
         "--for",
@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="also a client certificate for this user, NAME.crt and NAME.key; may be repeated",
     )
     create.add_argument("--days", type=positive, default=DAYS, help=f"how long they are valid (default: {DAYS})")
-    create.add_argument("--json", action="store_true", help="print JSON, for programs")
+    create.add_argument("--json", action="store_true", help="print JSON lines, for programs")
     create.set_defaults(run=_create)
 
 

@@ -32,14 +32,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "waystation users add admin --superuser --data ./waystation-data    # the broker does not run",
     )
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    add = verbs.add_parser("add", help="add a user; the first one closes the broker to everybody else")
+    add = verbs.add_parser("add", help="add a user; from the first one on, every client has to log in")
     add.add_argument("name")
-    add.add_argument("--superuser", action="store_true", help="may do everything")
+    add.add_argument("--superuser", action="store_true", help="a superuser: may do everything, without rules")
     add.add_argument(
         "--namespace",
         metavar="NAME",
         default="/",
-        help="its home: where its Kafka clients are, unless they say another",
+        help="the home namespace of its clients (default: /)",
     )
     listing = verbs.add_parser("list", help="show all users")
     remove = verbs.add_parser("remove", help="remove a user; its connections are closed")

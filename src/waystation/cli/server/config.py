@@ -22,23 +22,27 @@ HIDDEN = "(hidden)"
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
 
-    show = verbs.add_parser("show", help="show every value and where it comes from")
+    show = verbs.add_parser("show", help="show every setting and where its value comes from")
     show.add_argument("--config", metavar="FILE", help="with this file, as `serve --config` would take it")
-    show.add_argument("--changed", action="store_true", help="only what is not at its default")
+    show.add_argument("--changed", action="store_true", help="only settings that differ from their defaults")
     show.add_argument("--server", metavar="HOST:PORT", help="of the broker that runs there, instead")
     add_context(show)
-    show.add_argument("--json", action="store_true", help="print JSON, for programs")
+    show.add_argument("--json", action="store_true", help="print JSON lines, for programs")
     show.set_defaults(run=_show)
 
     check = verbs.add_parser("check", help="find the mistakes in config files")
     check.add_argument("file", nargs="+", metavar="FILE")
-    check.add_argument("--json", action="store_true", help="print JSON, for programs")
+    check.add_argument("--json", action="store_true", help="print JSON lines, for programs")
     check.set_defaults(run=_check)
 
     change = verbs.add_parser("set", help="change settings of a running broker")
     change.add_argument("pair", nargs="*", metavar="NAME=VALUE")
     change.add_argument(
-        "--unset", metavar="NAME", action="append", default=[], help="back to what it was told at the start; repeatable"
+        "--unset",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="reset to its value at the start of the broker; may be repeated",
     )
     change.add_argument("--yes", action="store_true", help="do not ask before retention is shortened")
     add_server(change)
@@ -49,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     change.set_defaults(run=_set)
 
-    example = verbs.add_parser("example", help="print a config file with everything in it, commented out")
+    example = verbs.add_parser("example", help="print a config file with all settings, commented out")
     example.add_argument("--json", action="store_true", help="the same as JSON: names, defaults, kinds")
     example.set_defaults(run=_example)
 
@@ -157,7 +161,7 @@ def _check(arguments: argparse.Namespace) -> int:
         for file in files:
             if not file.mistakes:
                 given = len(file.options) + len(file.settings)
-                print(f"{file.path}: right ({spell_count(given, 'value')} given)")
+                print(f"{file.path}: valid ({spell_count(given, 'value')} given)")
     return 1 if found else 0
 
 

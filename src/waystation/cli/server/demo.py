@@ -10,7 +10,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data", metavar="DIR", help="keep the data there (default: a folder that is deleted with the demo)"
     )
-    parser.add_argument("--free-ports", action="store_true", help="take free ports, not the usual ones")
+    parser.add_argument("--free-ports", action="store_true", help="use free ports instead of the default ones")
     parser.add_argument("--no-browser", action="store_true", help="do not open the dashboard")
     parser.add_argument("--no-spark", action="store_true", help="without the pipeline, even if Spark is installed")
     parser.add_argument("--json", action="store_true", help="with --once: print what was done as JSON, for programs")

@@ -46,12 +46,12 @@ logger = event_logger("waystation.config")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     defaults = {name: option.default for name, option in OPTIONS.items()}
-    parser.add_argument("--data", metavar="DIR", help=f"where to keep everything (default: {defaults['data']})")
+    parser.add_argument("--data", metavar="DIR", help=f"the folder for all data (default: {defaults['data']})")
     parser.add_argument(
         "--memory", action="store_true", help="keep all data in memory: nothing is on disk, nothing survives a restart"
     )
     for name in STANDARD_LISTENERS:
-        help_text = f"default: {defaults[name]}; port 0 takes a free one"
+        help_text = f"default: {defaults[name]}; port 0 picks a free one"
         parser.add_argument(f"--{name}", metavar="HOST:PORT|off", help=help_text)
     parser.add_argument(
         "--listeners",
@@ -67,16 +67,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, "a setting of the broker, like log.retention.ms=7d; may be repeated")
     parser.add_argument("--cluster", metavar="etcd://…", help="the cluster that this broker is a node of")
     parser.add_argument("--node", metavar="N", help="the id of this node in the cluster, 0 or more")
-    parser.add_argument("--node-listener", metavar="NAME", help="by which other nodes reach this one (default: kafka)")
+    parser.add_argument(
+        "--node-listener", metavar="NAME", help="the listener by which other nodes reach this one (default: kafka)"
+    )
     parser.add_argument("--rack", metavar="NAME", help="where this node is; replicas are spread over racks")
     parser.add_argument(
         "--restored",
         action="store_true",
-        help="the data folder was put back from a copy: promises that it made since then are not in it",
+        help="the data folder was restored from a copy of a node: it may lack what this node acknowledged since",
     )
     parser.add_argument("--ready-file", metavar="FILE", help="write the addresses there, as JSON, when ready")
     parser.add_argument(
-        "--insecure", action="store_true", help="allow addresses that other machines reach, without authentication"
+        "--insecure",
+        action="store_true",
+        help="allow listening on addresses that other machines can reach, without authentication",
     )
     parser.add_argument(
         "--pipelines", metavar="DIR", help="pipeline files that may be started from the dashboard and the API"
@@ -226,7 +230,7 @@ async def _serve(plan: ServePlan) -> None:
     gc.set_threshold(50_000, 20, 100)
     gc.enable()
     try:
-        _announce(plan, station.addresses, encrypted=station.encrypted)
+        _announce(plan, station.addresses, encrypted=station.encrypted, logins=station.logins)
         give_back_freed_memory()
         await stop.wait()
     finally:
@@ -258,25 +262,29 @@ def _stop_or_die(stop: asyncio.Event) -> None:
     stop.set()
 
 
-def _announce(plan: ServePlan, addresses: dict[str, str], *, encrypted: Collection[str]) -> None:
+def _announce(plan: ServePlan, addresses: dict[str, str], *, encrypted: Collection[str], logins: bool) -> None:
     if plan.ready_file is not None:
         _write_whole(plan.ready_file, json.dumps(addresses))
     tell_service_manager("READY=1", "STATUS=" + ", ".join(f"{name} {address}" for name, address in addresses.items()))
     lines = [f"waystation {__version__}, {_where(plan)}"]
     width = max(6, *(len(name) for name in addresses)) if addresses else 0
     lines += [f"{name:<{width}} {address}" for name, address in addresses.items()]
-    print("\n".join([*lines, "", *_hints(addresses, encrypted=encrypted)]), flush=True)
+    print("\n".join([*lines, "", *_hints(addresses, encrypted=encrypted, logins=logins)]), flush=True)
 
 
-def _hints(addresses: dict[str, str], *, encrypted: Collection[str]) -> list[str]:
-    """What to do next. `encrypted`: the listeners that speak TLS."""
-    hints = []
+def _hints(addresses: dict[str, str], *, encrypted: Collection[str], logins: bool) -> list[str]:
+    """What to do next. `encrypted`: the listeners that speak TLS; `logins`: every client has to log in."""
+    hints = [] if addresses else ["warning:         all listeners are off, so no client can connect"]
     if "http" in addresses:
         hints.append(f"dashboard:       http{'s' if 'http' in encrypted else ''}://{_from_here(addresses['http'])}/")
     if "kafka" in addresses:
         near = _from_here(addresses["kafka"])
         server = "" if near == DEFAULT_SERVER else f" --server {near}"
-        server = f" --server waystations://{near}" if "kafka" in encrypted else server
+        scheme = "waystations" if "kafka" in encrypted else "waystation"
+        if logins:
+            server = f" --server {scheme}://USER:PASSWORD@{near}"
+        elif "kafka" in encrypted:
+            server = f" --server {scheme}://{near}"
         us = _our_name()
         hints.append(f"send a message:  {us} publish hello 'first message'{server}")
         hints.append(f"read it:         {us} consume hello{server}")

@@ -24,7 +24,7 @@ def add_server(parser: argparse.ArgumentParser) -> None:
         f" commas, are tried in turn (default: the context, ${SERVER_VARIABLE}, or {DEFAULT_SERVER})",
     )
     add_context(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("--json", action="store_true", help="print JSON lines, for programs")
 
 
 def add_context(parser: argparse.ArgumentParser) -> None:
@@ -53,14 +53,14 @@ def parse_pairs(texts: Iterable[str], option: str) -> list[tuple[str, str]]:
 def positive(text: str) -> int:
     """A whole number from 1 on."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def not_negative(text: str) -> int:
     """A whole number from 0 on."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 

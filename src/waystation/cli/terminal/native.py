@@ -48,21 +48,26 @@ def advised(error: WaystationError, advice: str) -> str:
     return f"{said} If not, {advice}" if said.endswith("?") else f"{said}; {advice}"
 
 
-def topic_of(mq: Client, name: str) -> TopicInfo:
+def topic_of(mq: Client, name: str, *, create: bool = False) -> TopicInfo:
     """A topic that is there; NotFound says what to do."""
-    with topic_hint(name):
+    with topic_hint(name, create=create):
         return mq.describe_topic(name)
 
 
 @contextmanager
-def topic_hint(name: str) -> Iterator[None]:
-    """A topic that is not there is an error that says how to make it."""
+def topic_hint(name: str, *, create: bool = False) -> Iterator[None]:
+    """A topic that is not there is an error that says where to look, or how to create it."""
     try:
         yield
     except NotFound as error:
         if not str(error).startswith("there is no topic"):
             raise
-        raise UnknownTopic(advised(error, f"`waystation topics create {name}` creates it")) from None
+        hint = (
+            f"`waystation topics create {name}` creates it"
+            if create
+            else "`waystation topics list` shows what there is"
+        )
+        raise UnknownTopic(advised(error, hint)) from None
 
 
 def peek_on(queue: Queue, count: int | None, after: int = -1, state: State = "any") -> Iterator[Looked]:

@@ -43,6 +43,16 @@ def _columns() -> int:
         return DEFAULT_COLUMNS
 
 
+class _Verbs(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """What the list of verbs says of one is also the beginning of its own help."""
+
+    def add_parser(self, name: str, **options: Any) -> Any:
+        said = options.get("help")
+        if said and "description" not in options:
+            options["description"] = f"{said[0].upper()}{said[1:]}."
+        return super().add_parser(name, **options)
+
+
 class Parser(argparse.ArgumentParser):
     """Of a command, at any depth."""
 
@@ -50,11 +60,15 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": _Formatter, **options})
+        self.register("action", "parsers", _Verbs)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         words = list(sys.argv[1:] if args is None else args)
+        if self._verbs() and not words:
+            self.print_help(sys.stderr)
+            self.exit(2, f"\n{self.prog}: error: a command is missing: `{self.prog} COMMAND`\n")
         if self._verbs() and words[:1] and words[0].startswith("-") and not self._knows(words[0]):
             self._refuse_option(words[0])
         found, rest = super().parse_known_args(words, namespace)

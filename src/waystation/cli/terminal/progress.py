@@ -33,9 +33,11 @@ _CLEAR = "\r\033[K"
 
 
 def add_progress(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quiet", action="store_true", help="do not say how far it is")
+    parser.add_argument("--quiet", action="store_true", help="do not show progress")
     parser.add_argument(
-        "--progress", action="store_true", help="say how far it is every few seconds, also where there is no terminal"
+        "--progress",
+        action="store_true",
+        help="show progress every few seconds even if standard error is not a terminal",
     )
 
 

@@ -37,17 +37,21 @@ DRAIN_AT_ONCE = 500
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", nargs="?", help="the topic; or --queue")
     parser.add_argument(
-        "--queue", metavar="QUEUE", help="a queue instead: all its messages, also delayed and in flight"
+        "--queue", metavar="QUEUE", help="export a queue instead: all its messages, also delayed and in flight"
     )
     parser.add_argument("--out", metavar="FILE", help="default: standard output")
-    parser.add_argument("--format", choices=FORMATS, help="default: parquet if FILE ends so, else JSON lines")
-    parser.add_argument("--overwrite", action="store_true", help="write over a file that is there")
+    parser.add_argument("--format", choices=FORMATS, help="default: by the name of FILE: .parquet, else JSON lines")
+    parser.add_argument("--overwrite", action="store_true", help="overwrite an existing file")
     parser.add_argument(
         "--from", dest="start", metavar="POSITION", help="of a topic: as for `consume` (default: earliest)"
     )
     parser.add_argument("--to", dest="end", metavar="POSITION", help="of a topic: up to there (default: latest)")
     parser.add_argument(
-        "--partition", type=not_negative, metavar="N", action="append", help="of a topic: only this one; repeatable"
+        "--partition",
+        type=not_negative,
+        metavar="N",
+        action="append",
+        help="of a topic: only this one; may be repeated",
     )
     parser.add_argument("--count", type=positive, metavar="N", help="maximum number of messages")
     parser.add_argument("--drain", action="store_true", help="take the messages out of the queue; needs --out")

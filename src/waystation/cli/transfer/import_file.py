@@ -161,7 +161,7 @@ def _into_topic(arguments: argparse.Namespace) -> Iterator[Store]:
 
     keep, where = arguments.keep_timestamps, arguments.keep_partitions
     with open_client(arguments) as mq:
-        with topic_hint(arguments.to):
+        with topic_hint(arguments.to, create=True):
             # Made on the spot it would have as many partitions as the broker likes, not as many as the file has.
             publisher = RecordPublisher(mq, arguments.to, create=not where)
 
