@@ -97,7 +97,8 @@ class Setting(msgspec.Struct, frozen=True):
             return f"{self.example} (comma-separated)"
         bounds = [f"at least {self.low:g}"] if self.low > -FOREVER else []
         bounds += [f"at most {self.high:g}"] if self.high < FOREVER else []
-        return " ".join([f"a value of type {self.kind}", *bounds])
+        kind = {"int": "a whole number", "float": "a number"}.get(self.kind, f"a value of type {self.kind}")
+        return ", ".join([kind, *bounds])
 
 
 def _bad(text: str) -> Value:
@@ -1328,7 +1329,8 @@ class BrokerSettings:
         """The typed value, or InvalidSetting."""
         setting = broker_setting(name)
         if setting is None:
-            raise InvalidSetting(f"there is no broker setting {name[:100]!r}{_nearest(name, BROKER_SETTINGS)}")
+            near = _nearest(name, BROKER_SETTINGS) or "; `waystation config example` lists all settings"
+            raise InvalidSetting(f"there is no broker setting {name[:100]!r}{near}")
         return setting.parse(text)
 
     def change(self, name: str, text: str | None) -> None:

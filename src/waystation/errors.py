@@ -297,7 +297,7 @@ class ConnectionLost(Unavailable):
 
 
 class RequestTimeout(Expired):
-    """No answer came in time: whether it was done is not known."""
+    """No answer came in time: the request may have been carried out, or not."""
 
 
 class Empty(Expired):

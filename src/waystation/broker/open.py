@@ -144,7 +144,7 @@ async def _open_store(world: World, address: EtcdAddress) -> EtcdStore:
                 told = True
                 logger.warning(
                     "store.away",
-                    "waiting for the cluster's store at {address}, which gives no answer: {error}",
+                    "cannot reach the cluster's store at {address}, trying again: {error}",
                     address=str(address),
                     error=error,
                 )
@@ -217,6 +217,6 @@ def _lock(world: World, path: str) -> str:
     if holder is not None:
         raise DataInUse(
             f"{root} is in use by another broker (pid {holder.decode(errors='replace').strip() or 'unknown'});"
-            " stop it first, or choose another folder with --data"
+            " stop it first, or choose another data folder"
         )
     return root

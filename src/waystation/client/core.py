@@ -370,4 +370,4 @@ def _raise_refusal(sent: asyncio.Future[Any], what: str) -> None:
     try:
         sent.result()
     except NotFound as error:
-        raise NotFound(f"nobody responds to {what} ({error}); is a program running that does?") from None
+        raise NotFound(f"nobody responds to {what} ({error}); is the program running that answers?") from None

@@ -53,7 +53,9 @@ class Inbox:
 
     def cut(self) -> None:
         self.ended(
-            ConnectionLost("the connection was lost while a reply was awaited: whether it was done is not known")
+            ConnectionLost(
+                "the connection was lost while a reply was awaited: the request may have been carried out, or not"
+            )
         )
 
     def resume(self) -> None:

@@ -37,7 +37,7 @@ from waystation.protocol import (
 _MAYBE_STAGED: Any = StagedTransaction | None
 
 Offset = tuple[str, int, int]
-"""(topic, partition, the offset to go on from)."""
+"""(topic, partition, the next offset to read)."""
 
 
 class Tx:
@@ -96,7 +96,7 @@ class Tx:
             raise Conflict(f"{messages[0].id}: it was in flight on a connection that was lost since: it is redelivered")
         for message in messages:
             if message.settled is not None:
-                raise Conflict(f"{message.id}: it is settled already: {message.settled}")
+                raise Conflict(f"{message.id}: it is settled already ({message.settled})")
         runs = runs_of([message.delivered.tag for message in messages])
         command = Settle(consumer=settler.consumer, runs=runs, tx=self._live(), deliveries=deliveries)
         answer = await self.core.ask(command, SettleAnswer)

@@ -49,4 +49,4 @@ def difference(queue: Queue, settings: QueueSettings) -> str:
     present = declared(queue.settings)
     fields = [name for name in settings.__struct_fields__ if getattr(settings, name) != getattr(present, name)]
     shown = ", ".join(f"{name} is {getattr(present, name)!r}, not {getattr(settings, name)!r}" for name in fields)
-    return f"queue {queue.name!r} exists with other settings: {shown}; declare it alike, or alter it"
+    return f"queue {queue.name!r} exists with other settings: {shown}; declare it with the same settings, or alter it"

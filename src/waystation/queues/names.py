@@ -23,7 +23,7 @@ QueuePlace = tuple[Shard, Queue]
 def check_not_internal(name: str, field: str = "queue") -> None:
     if name.startswith(INTERNAL_PREFIX):
         raise NotAllowed(
-            f"{field}: names that begin with {INTERNAL_PREFIX!r} are the broker's own, so is {name[:60]!r}"
+            f"{field}: names that begin with {INTERNAL_PREFIX!r} are reserved for the broker, so is {name[:60]!r}"
         )
 
 

@@ -81,7 +81,7 @@ def check_name(name: str) -> None:
     if not name or len(name) > MAX_NAME_LENGTH or name in (".", "..") or not _NAME.fullmatch(name):
         shown = name if len(name) <= 60 else name[:60] + "…"
         raise InvalidTopicName(
-            f"{shown!r} cannot be a topic name: 1 to {MAX_NAME_LENGTH} of letters, digits, '.', '_' and '-'"
+            f"{shown!r} cannot be a topic name: use 1 to {MAX_NAME_LENGTH} letters, digits, '.', '_' and '-'"
         )
 
 

@@ -329,7 +329,7 @@ class Connection:
             consumer.cut()
         self._fail_all(
             lambda pending: pending.sent and not pending.resend,
-            f"{error}, before it answered: whether it was done is not known",
+            f"{error}, before it answered: the request may have been carried out, or not",
         )
         if not self._restoring:
             self._reconnecting = self.loop.create_task(self._reconnect())
@@ -460,7 +460,9 @@ class Connection:
         what = pending.command.__struct_config__.tag
         if not self._up:
             return ConnectionLost(f"{what} was not sent or not answered in time: {self._why}")
-        return RequestTimeout(f"the broker did not answer {what} in time; whether it was done is not known")
+        return RequestTimeout(
+            f"the broker did not answer {what} in time; the request may have been carried out, or not"
+        )
 
     def _fail_all(self, chosen: Callable[[_Pending], bool], text: str) -> None:
         for id, pending in list(self._pending.items()):

@@ -57,7 +57,9 @@ def _socket_dial(server: Server, timeout_s: float) -> Dial:
             raise ConnectionLost(f"the broker at {address} did not answer within {timeout_s:g} s") from None
         except OSError as error:
             if _is_of_tls(error):
-                raise ConnectionLost(f"no TLS connection to {address} could be made: {error}") from None
+                raise ConnectionLost(
+                    f"no TLS connection to {address} could be made: {error}{_ca_hint(error)}"
+                ) from None
             raise ConnectionLost(
                 f"no server answers at {address} ({_why(error)}); is `waystation serve` running there?"
             ) from None
@@ -71,8 +73,19 @@ def _is_of_tls(error: OSError) -> bool:
     return type(error).__module__ == "ssl"
 
 
+def _ca_hint(error: OSError) -> str:
+    return (
+        "; `?ca=FILE` at the end of the address names a certificate authority to trust"
+        if "VERIFY" in str(error)
+        else ""
+    )
+
+
 def _why(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
+    """Without its number."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 class SocketLink(asyncio.Protocol):
@@ -215,7 +228,8 @@ class SocketLink(asyncio.Protocol):
             self._ear.ceased(item.consumer, item.error, item.text)
 
     def connection_lost(self, error: Exception | None) -> None:
-        said = f" ({error})" if error is not None and str(error) else ""
+        why = _why(error) if isinstance(error, OSError) else str(error or "")
+        said = f" ({why})" if why else ""
         if not self._heard:
             said += " before it answered; is it a Waystation broker? Other Kafka brokers cannot be used"
         self._fail(ConnectionLost(f"the broker at {self.peer} closed the connection{said}"))

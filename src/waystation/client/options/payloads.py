@@ -58,9 +58,7 @@ def encode_value(value: Value) -> tuple[bytes, str | None]:
     try:
         payload = _encode_json(value)
     except (TypeError, ValueError) as error:
-        raise Invalid(
-            f"payload: a {type(value).__name__} is neither bytes nor text nor JSON ({error}); encode it yourself"
-        ) from None
+        raise Invalid(f"payload: {_of_type(value)} is not bytes, text or JSON ({error}); encode it yourself") from None
     _check_unchanged(value, payload)
     return payload, JSON
 
@@ -112,7 +110,7 @@ def _check_each(value: Any, plain: frozenset[type]) -> None:
                 if not plain.issuperset(map(type, item)):
                     left.append(item)
             elif isinstance(item, set | frozenset):
-                raise Invalid(f"payload: a {type(item).__name__} would become a list in JSON; send a list")
+                raise Invalid(f"payload: {_of_type(item)} would become a list in JSON; send a list")
             elif isinstance(item, bytes | bytearray | memoryview):
                 raise Invalid("payload: bytes inside of JSON would become text; encode them yourself")
 
@@ -122,7 +120,7 @@ def encode_json(value: Any) -> bytes:
     try:
         payload = _encode_json(value)
     except (TypeError, ValueError) as error:
-        raise Invalid(f"payload: a {type(value).__name__} is not JSON ({error})") from None
+        raise Invalid(f"payload: {_of_type(value)} is not JSON ({error})") from None
     if not isinstance(value, bytes | bytearray | memoryview):
         _check_unchanged(value, payload)
     return payload
@@ -137,7 +135,7 @@ def encode_as(kind: MessageType, value: Value) -> tuple[bytes, str | None]:
         return _checked_bytes(kind, bytes(value))
     if kind is MessageType.BINARY or (kind is MessageType.TEXT and not isinstance(value, str)):
         what = "bytes" if kind is MessageType.BINARY else "text"
-        raise Invalid(f"payload: a {type(value).__name__} is not {what}, which a message of the type {kind} has")
+        raise Invalid(f"payload: {_of_type(value)} is not {what}, which a message of the type {kind} has")
     return (value.encode(), TEXT) if kind is MessageType.TEXT else (encode_json(value), JSON)
 
 
@@ -189,3 +187,8 @@ def decode_text(payload: bytes) -> str:
         return payload.decode()
     except UnicodeDecodeError as error:
         raise Invalid(f"payload: {len(payload)} bytes that are no UTF-8 ({error.reason}); use .payload") from None
+
+
+def _of_type(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

@@ -129,7 +129,7 @@ def check_assignment(replicas: Sequence[int], nodes: Collection[int]) -> None:
         raise InvalidReplicaAssignment(f"a partition was assigned to the same node twice: {list(replicas)}")
     if strangers := [one for one in replicas if one not in nodes]:
         raise InvalidReplicaAssignment(
-            f"a partition was assigned to node {strangers[0]}, which is not there; these are: {sorted(nodes)}"
+            f"there is no node {strangers[0]} in this cluster; there are {', '.join(map(str, sorted(nodes)))}"
         )
 
 

@@ -244,7 +244,7 @@ def _refusal(status: int, body: bytes) -> Exception:
 
 
 def _unavailable(why: str) -> StoreUnavailable:
-    return StoreUnavailable(f"the cluster's store (etcd) gives no answer: {why}")
+    return StoreUnavailable(f"etcd does not answer: {why}")
 
 
 def _said(error: OSError) -> str:

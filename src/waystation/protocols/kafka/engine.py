@@ -119,7 +119,8 @@ class Engine:
         if not 8 <= size <= self._max_request:
             raise Malformed(
                 _other_protocol(bytes(self._buffer[self._start : self._start + 4]))
-                or f"a request of {size} bytes; 8 to {self._max_request} are taken (socket.request.max.bytes)"
+                or f"a request of {size} bytes; 8 to {self._max_request} are allowed (socket.request.max.bytes). Does"
+                " the client speak Kafka's protocol?"
             )
         if unread < 4 + size:
             self.awaited = 4 + size

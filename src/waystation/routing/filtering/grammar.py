@@ -241,7 +241,7 @@ class Parser:
         near = near_matches(name, [*FIELDS, *ROOTS, *KEYWORDS])
         return (
             f"there is no field {name[:60]!r}{near or ';'} headers are headers.NAME, the payload's fields json.NAME,"
-            " and texts stand in quotes"
+            " and text is written in quotes"
         )
 
 

@@ -88,7 +88,7 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
 def _number(text: str, at: int) -> tuple[Token, int]:
     found = _NUMBER.match(text, at)
     if found is None:
-        raise syntax_error("this is no number; names begin with a letter, texts stand in quotes", text, at)
+        raise syntax_error("this is not a number; names begin with a letter, write text in quotes", text, at)
     if len(found[0]) > _MOST_DIGITS or isinf(float(found[0])):
         raise syntax_error("this number is too large", text, at)
     value = float(found[0]) if found[1] or found[2] else int(found[0])

@@ -102,7 +102,7 @@ def check_wildcard(text: str) -> list[str]:
     for word in words:
         if len(word) > 1 and ("*" in word or "#" in word):
             raise InvalidPattern(
-                f"{text[:60]!r} is not a pattern we can use: '*' and '#' stand for whole words, {word[:60]!r} is more"
+                f"{text[:60]!r} is not a valid pattern: '*' and '#' stand for whole words, {word[:60]!r} is more"
                 " than that; use the regex syntax for parts of words"
             )
     return words

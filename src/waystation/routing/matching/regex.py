@@ -169,7 +169,7 @@ class _Parser:
         return self._program
 
     def _fail(self, what: str) -> NoReturn:
-        raise InvalidPattern(f"{self._text!r} is not a pattern we can use: {what} (at character {self._at})")
+        raise InvalidPattern(f"{self._text!r} is not a valid pattern: {what} (at character {self._at})")
 
     def _peek(self) -> str:
         return self._text[self._at : self._at + 1]

@@ -40,7 +40,7 @@ class MethodNotAllowed(WaystationError):
     """The path is known, the method is not. `allowed` has those that are."""
 
     def __init__(self, method: str, path: str, allowed: list[str]) -> None:
-        super().__init__(f"{method} is not offered at {path}; {', '.join(allowed)} is")
+        super().__init__(f"{method} is not allowed at {path}; allowed: {', '.join(allowed)}")
         self.allowed = allowed
 
 

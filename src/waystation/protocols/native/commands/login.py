@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 BEFORE_LOGIN: frozenset[type] = frozenset((Hello, Authenticate, Ping))
 FRAME_BYTES = 512 * 1024
 """Of a client that has not logged in."""
-LOG_IN = "this broker asks for a login: connect to waystation://USER:PASSWORD@HOST, or say hello with user and password"
+LOG_IN = (
+    "this broker requires a login: connect to waystation://USER:PASSWORD@HOST:PORT, or with JSON lines send a hello"
+    " with user and password"
+)
 REFUSED = "the login was refused; the broker's log says why"
 ANOTHER = "this connection has logged in as another user; open another connection"
 
