@@ -241,7 +241,13 @@ class Connection:
         """The same for a coroutine."""
         waiter: asyncio.Future[T] = self.loop.create_future()
         self.request(command, kind, waiter, timeout_s=timeout_s, resend=resend, first=first, orphan=orphan)
-        return await waiter
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            # The answer may have come in the very turn in which its task was cancelled.
+            if orphan is not None and not waiter.cancelled() and waiter.exception() is None:
+                orphan(waiter.result())
+            raise
 
     def tell(self, command: Command) -> None:
         """Sends what has no answer; without a link it is forgotten."""
