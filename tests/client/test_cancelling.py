@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tests.support.names import unique
-from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S, wait_for
 from waystation import aio
 
 
@@ -34,5 +34,25 @@ def test_a_get_cancelled_as_its_message_arrives_gives_it_back(url: str) -> None:
             connection.answered = answered  # type: ignore[method-assign]
             async with jobs.get(DEADLINE_S) as message:
                 assert message.text() == "x"
+
+    asyncio.run(main())
+
+
+def test_a_close_that_is_cancelled_gives_back_what_was_prefetched(url: str) -> None:
+    async def main() -> None:
+        async with aio.connect(url) as mq:
+            jobs = await mq.queue(unique("jobs"), hold=3600)
+            await jobs.put_many(["a", "b"])
+            consumer = await jobs.consume()
+            message = await consumer.get_message(DEADLINE_S)
+            assert message is not None
+            await message.ack(wait=False)
+            closing = asyncio.ensure_future(consumer.close())
+            await asyncio.sleep(0)  # it waits for the ack
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert closing.cancelled()
+            async with jobs.get(DEADLINE_S) as message:
+                assert message.text() == "b"
 
     asyncio.run(main())

@@ -106,7 +106,7 @@ class Feed:
         except BaseException as error:
             self.closed = True
             self._connection.drop_consumer(self.number)
-            if isinstance(error, asyncio.CancelledError):  # the broker may have opened it all the same
+            if isinstance(error, asyncio.CancelledError | TimeoutError):  # the broker may open it all the same
                 self._connection.request(Cease(consumer=self.number), None, Ignored())
             if isinstance(error, TimeoutError):
                 raise ConnectionLost("the connection was lost, and is not there again in time") from None
@@ -259,13 +259,25 @@ class Feed:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Verdicts on the way are waited for; what is still in flight goes back to the broker, to be redelivered."""
-        if self.closed:
-            return
+        """Verdicts on the way are waited for; what is still in flight goes back to the broker, to be redelivered. It
+        goes on if whoever waits for it is cancelled."""
+        if not self.closed:
+            self._begin_closing()
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    def abandon(self) -> None:
+        """Nobody will ask for messages any more: closes it, without waiting."""
+        if not self.over:
+            self._begin_closing()
+
+    def _begin_closing(self) -> None:
         self.closed = True
         self._stop_renewal()
-        ended = self.error is not None
-        if not ended and self._connection.up:
+        self._closing = self._connection.loop.create_task(self._close())  # a task that nobody refers to may vanish
+
+    async def _close(self) -> None:
+        if self.error is None and self._connection.up:
             await self.settled()
             self._connection.drop_consumer(self.number)
             try:
@@ -274,12 +286,6 @@ class Feed:
                 pass  # it ended by itself, or its connection did
         self._connection.drop_consumer(self.number)
         self._notify()
-
-    def abandon(self) -> None:
-        """Nobody will ask for messages any more: closes it, without waiting."""
-        if not self.over:
-            task = self._connection.loop.create_task(self.close())
-            self._closing = task  # a task that nobody refers to may vanish
 
     async def settled(self) -> None:
         """Waits until the verdicts given so far are durable."""
