@@ -56,3 +56,23 @@ def test_a_close_that_is_cancelled_gives_back_what_was_prefetched(url: str) -> N
                 assert message.text() == "b"
 
     asyncio.run(main())
+
+
+def test_a_client_whose_close_is_cancelled_is_closed(url: str) -> None:
+    async def main() -> None:
+        async with aio.connect(url) as other:
+            jobs = await other.queue(unique("jobs"), hold=3600)
+            await jobs.put("x")
+            mq = await aio.connect(url)
+            message = await (await mq.queue(jobs.name)).get(DEADLINE_S)
+            (await mq.queue(unique("slow"))).put_nowait("y")
+            closing = asyncio.ensure_future(mq.close())
+            await asyncio.sleep(0)  # it waits for the put
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.wait([closing])
+            assert closing.cancelled()
+            async with jobs.get(DEADLINE_S) as again:
+                assert again.id == message.id
+
+    asyncio.run(main())

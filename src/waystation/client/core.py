@@ -113,7 +113,8 @@ class Core:
                 await self.flush()
         except (TimeoutError, WaystationError):
             pass
-        self.end()
+        finally:
+            self.end()
 
     def end(self) -> None:
         self.closed = True

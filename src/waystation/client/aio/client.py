@@ -77,8 +77,10 @@ class Client:
         for handler in self._handlers.all():
             await self.off(handler, timeout)
         self._bridge.over.set()
-        await self._core.close()
-        await self._end()
+        try:
+            await self._core.close()
+        finally:
+            await self._end()
 
     async def _end(self) -> None:
         """What this client was made of besides."""

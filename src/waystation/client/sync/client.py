@@ -76,8 +76,10 @@ class Client:
         for handler in self._handlers.all():
             self.off(handler, timeout)
         self._bridge.over.set()
-        self._bridge.run(self._core.close())
-        self._end()
+        try:
+            self._bridge.run(self._core.close())
+        finally:
+            self._end()
 
     def _end(self) -> None:
         """What this client was made of besides."""
