@@ -116,7 +116,14 @@ async def open_async(
     defaults: MessageOptions,
 ) -> AsyncEmbeddedBroker:
     """See `waystation.aio.open`."""
-    broker = await asyncio.to_thread(BrokerThread, path, settings, kafka, http, amqp)
+    starting = asyncio.ensure_future(asyncio.to_thread(BrokerThread, path, settings, kafka, http, amqp))
+    try:
+        broker = await asyncio.shield(starting)
+    except asyncio.CancelledError:  # the thread goes on: nobody would close what it starts
+        await asyncio.wait([starting])
+        if not starting.cancelled() and starting.exception() is None:
+            await asyncio.to_thread(starting.result().close)
+        raise
     try:
         core = Core(
             [broker.dial()],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from tests.support.names import unique
@@ -74,5 +75,18 @@ def test_a_client_whose_close_is_cancelled_is_closed(url: str) -> None:
             assert closing.cancelled()
             async with jobs.get(DEADLINE_S) as again:
                 assert again.id == message.id
+
+    asyncio.run(main())
+
+
+def test_an_embedded_broker_whose_start_is_cancelled_leaves_its_folder(tmp_path: Path) -> None:
+    async def main() -> None:
+        opening = asyncio.ensure_future(aio.open(tmp_path).__aenter__())
+        await asyncio.to_thread(wait_for, (tmp_path / "waystation.lock").exists, "it is on its way")
+        opening.cancel()
+        await asyncio.wait([opening])
+        assert opening.cancelled()
+        async with aio.open(tmp_path) as mq:
+            await mq.ping()
 
     asyncio.run(main())
