@@ -90,3 +90,51 @@ def test_an_embedded_broker_whose_start_is_cancelled_leaves_its_folder(tmp_path:
             await mq.ping()
 
     asyncio.run(main())
+
+
+def test_what_was_acked_for_a_cancelled_task_wakes_the_one_that_waits(url: str) -> None:
+    """At most once: the ack of the first is still on its way when the second begins to wait."""
+
+    async def main() -> None:
+        async with aio.connect(url) as mq:
+            jobs = await mq.queue(unique("jobs"))
+            async with jobs.consume(guarantee="at-most-once") as consumer:
+                await jobs.put("x")
+                await asyncio.to_thread(wait_for, lambda: consumer._feed.waiting, "it is here")
+                first = asyncio.ensure_future(consumer.get_message(None))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                first.cancel()
+                async with asyncio.timeout(DEADLINE_S):
+                    message = await consumer.get_message(None)
+                assert message is not None
+                assert message.text() == "x"
+
+    asyncio.run(main())
+
+
+def test_a_worker_gets_what_was_acked_for_a_cancelled_task(url: str) -> None:
+    async def main() -> None:
+        async with aio.connect(url) as mq:
+            jobs = await mq.queue(unique("jobs"))
+            async with jobs.consume(guarantee="at-most-once") as consumer:
+                await jobs.put("a")
+                await asyncio.to_thread(wait_for, lambda: consumer._feed.waiting, "it is here")
+                first = asyncio.ensure_future(consumer.get_message(None))
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                first.cancel()
+                seen: list[str] = []
+                both = asyncio.Event()
+
+                def work(message: Any) -> None:
+                    seen.append(message.text())
+                    if len(seen) == 2:
+                        both.set()
+
+                consumer.start_consuming(work)
+                await jobs.put("b")
+                await asyncio.wait_for(both.wait(), DEADLINE_S)
+                assert sorted(seen) == ["a", "b"]
+
+    asyncio.run(main())

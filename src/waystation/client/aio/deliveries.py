@@ -47,16 +47,16 @@ class Deliveries:
         now = asyncio.get_running_loop().time
         until = None if timeout is None else now() + timeout
         while True:
-            if self._acked:
-                return [self._acked.popleft()]
             taken = await self.next(most, None if until is None else max(0.0, until - now()))
             acked = await self.confirmed(taken)
-            if acked or not (taken or self._acked):
+            if acked or not taken:
                 return acked
 
     async def confirmed(self, taken: list[Unsettled]) -> list[Unsettled]:
         """At most once: those that are acked now and may be handed out. If whoever asks is cancelled meanwhile, the
         next one gets them."""
+        if not taken and self._acked:
+            return [self._acked.popleft()]
         if not taken or not self.feed.acks_first:
             return taken
         acking = asyncio.ensure_future(self.feed.ack_first(taken))
@@ -69,20 +69,22 @@ class Deliveries:
     def _keep(self, acking: asyncio.Future[list[Unsettled]]) -> None:
         if not acking.cancelled() and acking.exception() is None:
             self._acked.extend(acking.result())
+            self._news.set()
 
     async def next(self, most: int, timeout: float | None) -> list[Unsettled]:
-        """What is here, or comes in time; not acked yet where it is to be acked first."""
-        taken = self._here(most)
+        """What is here, or comes in time; not acked yet where it is to be acked first. None if there is something that
+        was acked for somebody who was cancelled: `confirmed` has it."""
+        taken = [] if self._acked else self._here(most)
         if taken:
             return taken
         try:
             async with asyncio.timeout(timeout):
-                while not (self.feed.waiting or self.feed.error or self.feed.closed):
+                while not (self._acked or self.feed.waiting or self.feed.error or self.feed.closed):
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             return []
-        return self._here(most)
+        return [] if self._acked else self._here(most)
 
     def __del__(self) -> None:
         feed: Feed | None = getattr(self, "feed", None)

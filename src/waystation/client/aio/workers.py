@@ -41,10 +41,11 @@ class Workers:
         while not self._stopping:
             try:
                 taken = await self._deliveries.next(1, None)
-                if not taken:
-                    return
                 self._busy.add(task)  # from here on it is not cancelled: what is acked is handled
-                for unsettled in await self._deliveries.confirmed(taken):
+                given = await self._deliveries.confirmed(taken)
+                if not (taken or given):
+                    return
+                for unsettled in given:
                     await handle(self._handler, Message(unsettled))
             except WaystationError as error:
                 log.error("consumer.ended", "a consumer has ended: {error}", error=error)
