@@ -136,7 +136,9 @@ class Tx:
 
 
 class WorkerIds:
-    """Transactional ids for handlers that work at the same time: each has its own, and the next one takes it over."""
+    """Transactional ids for handlers that work at the same time: each has its own, and the next one takes it over.
+
+    Nobody else may have the prefix: two who use one id fence each other off."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix

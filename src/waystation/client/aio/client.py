@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
+from uuid import uuid4
 
 from waystation.client import admin
 from waystation.client.aio.bridge import Bridge
@@ -301,7 +302,7 @@ class Client:
         return register
 
     def _in_transactions(self, handler: Callable[..., Any]) -> Callable[[Message], Awaitable[None]]:
-        ids = WorkerIds(f"{self._core.name}/{getattr(handler, '__qualname__', 'handler')}")
+        ids = WorkerIds(f"{self._core.name}/{getattr(handler, '__qualname__', 'handler')}/{uuid4().hex[:12]}")
 
         async def work(message: Message) -> None:
             with ids.one() as transactional_id:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
+from uuid import uuid4
 
 from waystation.client import admin
 from waystation.client.consuming.feeding import Unsettled
@@ -295,7 +296,7 @@ class Client:
         return register
 
     def _in_transactions(self, handler: Callable[..., Any]) -> Callable[[Message], None]:
-        ids = WorkerIds(f"{self._core.name}/{getattr(handler, '__qualname__', 'handler')}")
+        ids = WorkerIds(f"{self._core.name}/{getattr(handler, '__qualname__', 'handler')}/{uuid4().hex[:12]}")
 
         def work(message: Message) -> None:
             with ids.one() as transactional_id, self.transaction(transactional_id) as tx:

@@ -1,0 +1,43 @@
+"""What functions that are called for messages can do wrong: none of it stops the others, or keeps a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.names import unique
+from tests.support.waiting import wait_for
+
+Client = Any
+
+
+@pytest.fixture
+def asynchronous(request: pytest.FixtureRequest) -> bool:
+    return "aio" in request.node.callspec.id
+
+
+def test_handlers_of_one_name_do_not_fence_each_other_off(mq: Client, asynchronous: bool) -> None:
+    """Each with a queue of its own, as a loop registers them."""
+    queues = [mq.queue(unique("jobs")) for _ in range(2)]
+    done, deliveries = mq.queue(unique("done")), list[int]()
+
+    def registered() -> Callable[..., Any]:
+        async def work_async(message: Any, tx: Any) -> None:
+            deliveries.append(message.deliveries)
+            await tx.put(done.name, message.text())
+
+        def work(message: Any, tx: Any) -> None:
+            deliveries.append(message.deliveries)
+            tx.put(done.name, message.text())
+
+        return work_async if asynchronous else work
+
+    handlers = [mq.on(queue=queue, guarantee="exactly-once")(registered()) for queue in queues]
+    for queue in queues:
+        queue.put_many(str(number) for number in range(20))
+    wait_for(lambda: all(queue.describe().acked == 20 for queue in queues), "all are done")
+    assert deliveries == [1] * 40
+    for handler in handlers:
+        mq.off(handler)
