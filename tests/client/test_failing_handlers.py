@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.names import unique
 from tests.support.waiting import wait_for
+from waystation import errors
 
 Client = Any
 
@@ -41,3 +42,17 @@ def test_handlers_of_one_name_do_not_fence_each_other_off(mq: Client, asynchrono
     assert deliveries == [1] * 40
     for handler in handlers:
         mq.off(handler)
+
+
+def test_a_reply_that_cannot_be_sent_fails_the_request(mq: Client) -> None:
+    name, calls = unique("odd"), list[str]()
+
+    def respond(message: Any) -> Any:
+        calls.append(message.text())
+        return {1, 2}  # JSON has no sets
+
+    mq.respond(name)(respond)
+    with pytest.raises(errors.RequestFailed, match="set"):
+        mq.request(name, "x", timeout=30)
+    assert calls == ["x"]
+    mq.off(respond)

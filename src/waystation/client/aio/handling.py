@@ -9,7 +9,7 @@ from typing import Any
 from waystation.client.aio.message import Message
 from waystation.client.consuming.received import error_text
 from waystation.client.core import FAILED_HEADER
-from waystation.errors import WaystationError
+from waystation.errors import Invalid, TooLarge, WaystationError
 from waystation.observe.events import event_logger
 
 log = event_logger("waystation.client")
@@ -58,7 +58,12 @@ def responder(handler: Callable[[Message], Any]) -> Callable[[Message], Awaitabl
             log.exception("request.failed", "a request failed", message=message.id)
             await message.reply(b"", headers={FAILED_HEADER: error_text(error)})
             return
-        if message.reply_to is not None:
+        if message.reply_to is None:
+            return
+        try:
             await message.reply(result)
+        except (Invalid, TooLarge) as error:
+            log.error("request.failed", "a reply cannot be sent: {error}", message=message.id, error=error)
+            await message.reply(b"", headers={FAILED_HEADER: error_text(error)})
 
     return respond

@@ -9,7 +9,7 @@ from typing import Any
 from waystation.client.consuming.received import error_text
 from waystation.client.core import FAILED_HEADER
 from waystation.client.sync.message import Message
-from waystation.errors import WaystationError
+from waystation.errors import Invalid, TooLarge, WaystationError
 from waystation.observe.events import event_logger
 
 log = event_logger("waystation.client")
@@ -54,7 +54,12 @@ def responder(handler: Callable[[Message], Any]) -> Callable[[Message], None]:
             log.exception("request.failed", "a request failed", message=message.id)
             message.reply(b"", headers={FAILED_HEADER: error_text(error)})
             return
-        if message.reply_to is not None:
+        if message.reply_to is None:
+            return
+        try:
             message.reply(result)
+        except (Invalid, TooLarge) as error:
+            log.error("request.failed", "a reply cannot be sent: {error}", message=message.id, error=error)
+            message.reply(b"", headers={FAILED_HEADER: error_text(error)})
 
     return respond
