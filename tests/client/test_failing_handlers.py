@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from tests.support.names import unique
 from tests.support.waiting import wait_for
-from waystation import errors
+from waystation import Retry, errors
 
 Client = Any
 
@@ -56,3 +58,22 @@ def test_a_reply_that_cannot_be_sent_fails_the_request(mq: Client) -> None:
         mq.request(name, "x", timeout=30)
     assert calls == ["x"]
     mq.off(respond)
+
+
+def test_a_handler_whose_inner_task_was_cancelled_has_failed(mq: Client, asynchronous: bool) -> None:
+    jobs = mq.queue(unique("jobs"), retry=Retry(0))
+    seen: list[tuple[str, int]] = []
+
+    def work(message: Any) -> None:
+        seen.append((message.text(), message.deliveries))
+        if message.text() == "a" and message.deliveries == 1:
+            if asynchronous:
+                raise asyncio.CancelledError
+            sys.exit("stop")
+
+    mq.on(queue=jobs)(work)
+    jobs.put("a")
+    jobs.put("b")
+    wait_for(lambda: jobs.describe().acked == 2, "it goes on")
+    assert sorted(seen) == [("a", 1), ("a", 2), ("b", 1)]
+    mq.off(work)

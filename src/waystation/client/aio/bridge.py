@@ -93,6 +93,15 @@ class Bridge:
         await self.over.wait()
 
 
+def ends_worker(error: BaseException) -> bool:
+    """Whether a handler was stopped from outside. A CancelledError in a task that nobody cancelled is of something that
+    the handler waited for: it failed."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    return not isinstance(error, Exception)
+
+
 def _succeeded(waiter: asyncio.Future[Any]) -> bool:
     return not waiter.cancelled() and waiter.exception() is None
 

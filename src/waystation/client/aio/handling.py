@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from waystation.client.aio.bridge import ends_worker
 from waystation.client.aio.message import Message
 from waystation.client.consuming.received import error_text
 from waystation.client.core import FAILED_HEADER
@@ -24,13 +25,13 @@ async def handle(handler: Callable[[Message], Any], message: Message) -> None:
             result = await result
         if result is False:
             failed = "the handler returned False"
-    except Exception as error:
+    except BaseException as error:
+        if ends_worker(error):
+            if message.settled is None and message._settler.settles:
+                await message.release(wait=False)  # no fault of the message
+            raise
         log.exception("handler.failed", "a handler failed", message=message.id, deliveries=message.deliveries)
         failed = error
-    except BaseException:
-        if message.settled is None and message._settler.settles:
-            await message.release(wait=False)  # the worker was stopped: no fault of the message
-        raise
     if message.settled is not None or not message._settler.settles:
         return
     try:

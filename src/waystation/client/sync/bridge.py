@@ -183,6 +183,12 @@ class Bridge:
             )
 
 
+def ends_worker(error: BaseException) -> bool:
+    """Whether a handler was stopped from outside, which threads never are: `sys.exit()` in a handler is its failure,
+    and else would end nothing but its thread, while messages went on coming."""
+    return False
+
+
 def gathered(futures: list[Future[Any]]) -> list[Any]:
     """All results; the first error."""
     return [future.result() for future in futures]

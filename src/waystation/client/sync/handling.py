@@ -8,6 +8,7 @@ from typing import Any
 
 from waystation.client.consuming.received import error_text
 from waystation.client.core import FAILED_HEADER
+from waystation.client.sync.bridge import ends_worker
 from waystation.client.sync.message import Message
 from waystation.errors import Invalid, TooLarge, WaystationError
 from waystation.observe.events import event_logger
@@ -22,13 +23,13 @@ def handle(handler: Callable[[Message], Any], message: Message) -> None:
         result = handler(message)
         if result is False:
             failed = "the handler returned False"
-    except Exception as error:
+    except BaseException as error:
+        if ends_worker(error):
+            if message.settled is None and message._settler.settles:
+                message.release(wait=False)  # no fault of the message
+            raise
         log.exception("handler.failed", "a handler failed", message=message.id, deliveries=message.deliveries)
         failed = error
-    except BaseException:
-        if message.settled is None and message._settler.settles:
-            message.release(wait=False)  # the worker was stopped: no fault of the message
-        raise
     if message.settled is not None or not message._settler.settles:
         return
     try:
