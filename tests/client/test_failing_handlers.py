@@ -77,3 +77,19 @@ def test_a_handler_whose_inner_task_was_cancelled_has_failed(mq: Client, asynchr
     wait_for(lambda: jobs.describe().acked == 2, "it goes on")
     assert sorted(seen) == [("a", 1), ("a", 2), ("b", 1)]
     mq.off(work)
+
+
+def test_an_error_that_is_no_utf_8_rejects_all_the_same(mq: Client) -> None:
+    dead = mq.queue(unique("dead"))
+    jobs = mq.queue(unique("jobs"), max_deliveries=1, dead_letter=dead.name, hold=3600)
+
+    def work(message: Any) -> None:
+        raise OSError("no such file: caf\udce9.txt")
+
+    mq.on(queue=jobs)(work)
+    jobs.put("x")
+    assert dead.get(30).deaths[0]["error"] == r"OSError: no such file: caf\udce9.txt"
+    mq.off(work)
+    jobs.put("y")
+    jobs.get(30).reject("caf\udce9.txt")
+    assert dead.get(30).deaths[0]["error"] == r"caf\udce9.txt"

@@ -261,16 +261,23 @@ def place_id(queue: str, delivered: Delivered) -> str:
 
 def error_text(error: BaseException) -> str:
     """What is kept of an exception with a rejected message."""
-    return f"{type(error).__name__}: {error}"[:2000]
+    return _as_utf8(f"{type(error).__name__}: {error}"[:2000])
 
 
 def reason(error: str | BaseException | None) -> str | None:
     """What is kept with a message that failed; raises Invalid for what is no reason."""
     if isinstance(error, BaseException):
         return error_text(error)
-    if error is None or isinstance(error, str):
-        return error
+    if error is None:
+        return None
+    if isinstance(error, str):
+        return _as_utf8(error)
     raise Invalid(f"error: {error!r:.60} is neither text nor an exception")
+
+
+def _as_utf8(text: str) -> str:
+    """Names of files may have characters that UTF-8 has not (surrogates); the verdict is sent all the same."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def reply_command(request: Received, message: Message) -> tuple[Command, Any]:
