@@ -304,3 +304,17 @@ def test_connect_without_an_address_goes_by_the_environment(server: Server, monk
         mq.ping()
     with pytest.raises(errors.ConnectionLost, match=r"127\.0\.0\.1:1"):
         waystation.connect()
+
+
+def test_text_that_is_no_utf_8_is_invalid(mq: Any) -> None:
+    """Names of files have such characters."""
+    queue, topic = mq.queue(unique("text")), unique("text")
+    for put in (queue.put, queue.put_nowait, lambda value: queue.put_many(["a", value])):
+        with pytest.raises(errors.Invalid, match=r"payload: '\\udce9' is no character of UTF-8"):
+            put("caf\udce9")
+    with pytest.raises(errors.Invalid, match=r"payload: '\\udce9'"):
+        mq.publish_text(topic, "caf\udce9")
+    with pytest.raises(errors.Invalid, match=r"payload: '\\udce9'"):
+        queue.put("caf\udce9", type="text")
+    with pytest.raises(errors.Invalid, match=r"key: '\\udce9'"):
+        mq.publish(topic, "x", key="caf\udce9")

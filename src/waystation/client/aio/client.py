@@ -32,7 +32,7 @@ from waystation.client.consuming.subscribing import (
 )
 from waystation.client.core import GIVE_UP_S, Core
 from waystation.client.links.forks import tell_after_fork
-from waystation.client.options.payloads import JSON, TEXT, Value, encode_json
+from waystation.client.options.payloads import JSON, TEXT, Value, encode_json, encode_text
 from waystation.client.options.queue_options import QueueOptions
 from waystation.client.options.values import MessageOptions, OrderedOptions, Seconds, milliseconds, ordered, with_id
 from waystation.client.sending.producing import Acks, Guarantee, chosen
@@ -133,7 +133,7 @@ class Client:
         return await self.publish(topic, encode_json(value), **{"content_type": JSON, **options})
 
     async def publish_text(self, topic: str, text: str, **options: Any) -> Published:
-        return await self.publish(topic, text.encode(), **{"content_type": TEXT, **options})
+        return await self.publish(topic, encode_text("payload", text), **{"content_type": TEXT, **options})
 
     async def publish_many(
         self,

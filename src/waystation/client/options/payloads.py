@@ -52,7 +52,7 @@ def encode_value(value: Value) -> tuple[bytes, str | None]:
     if isinstance(value, bytes):
         return value, None
     if isinstance(value, str):
-        return value.encode(), TEXT
+        return encode_text("payload", value), TEXT
     if isinstance(value, bytearray | memoryview):
         return bytes(value), None
     try:
@@ -115,6 +115,14 @@ def _check_each(value: Any, plain: frozenset[type]) -> None:
                 raise Invalid("payload: bytes inside of JSON would become text; encode them yourself")
 
 
+def encode_text(name: str, text: str) -> bytes:
+    """UTF-8; raises Invalid for what it cannot say, which names of files may have."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{name}: {text[error.start]!a} is no character of UTF-8 ({error.reason}); send bytes") from None
+
+
 def encode_json(value: Any) -> bytes:
     """JSON, also of a text or of bytes (base64)."""
     try:
@@ -136,7 +144,7 @@ def encode_as(kind: MessageType, value: Value) -> tuple[bytes, str | None]:
     if kind is MessageType.BINARY or (kind is MessageType.TEXT and not isinstance(value, str)):
         what = "bytes" if kind is MessageType.BINARY else "text"
         raise Invalid(f"payload: {_of_type(value)} is not {what}, which a message of the type {kind} has")
-    return (value.encode(), TEXT) if kind is MessageType.TEXT else (encode_json(value), JSON)
+    return (encode_text("payload", value), TEXT) if kind is MessageType.TEXT else (encode_json(value), JSON)
 
 
 def _checked_bytes(kind: MessageType, payload: bytes) -> tuple[bytes, str | None]:

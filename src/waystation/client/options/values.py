@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
-from waystation.client.options.payloads import Value, encode_as, encode_value, message_type
+from waystation.client.options.payloads import Value, encode_as, encode_text, encode_value, message_type
 from waystation.errors import Invalid
 from waystation.message import HIGHEST_PRIORITY, Message, check_message
 
@@ -142,7 +142,7 @@ def encode_key(key: str | bytes | None) -> bytes | None:
     if key is None or isinstance(key, bytes):
         return key
     if isinstance(key, str):
-        return key.encode()
+        return encode_text("key", key)
     raise Invalid(f"key: a {type(key).__name__} is neither text nor bytes")
 
 
