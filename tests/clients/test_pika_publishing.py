@@ -150,9 +150,13 @@ def test_answerer_can_ask_whether_the_asker_is_still_there(pikas: Pikas) -> None
     asker.basic_publish("", queue, b"ask", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to"))
     (request,) = requests.take(1)
     to = request.properties.reply_to
-    assert answerer.queue_declare(to, passive=True).method.queue == to
+    for passive in (True, False):
+        declared = answerer.queue_declare(to, passive=passive).method
+        assert (declared.queue, declared.message_count, declared.consumer_count) == (to, 0, 1)
     asker.connection.close()
     wait_for(lambda: gone(pikas, to), "nobody is there any more")
+    code, _ = refused(lambda: pikas.channel().queue_declare(to))
+    assert code == 404
     # An answer to nobody is dropped and does no harm.
     answerer.basic_publish("", to, b"answer")
     assert answerer.is_open

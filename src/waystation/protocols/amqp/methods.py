@@ -35,8 +35,8 @@ def _flow(session: AmqpSession, channel: Channel, method: commands.Channel.Flow)
 
 
 def _queue_declare(session: AmqpSession, channel: Channel, method: commands.Queue.Declare) -> Awaitable[Frame] | Frame:
-    if method.queue == REPLY_TO or (method.passive and method.queue.startswith(INBOX_PREFIX)):
-        # Whoever is to reply asks whether somebody still waits for it.
+    if method.queue == REPLY_TO or method.queue.startswith(INBOX_PREFIX):
+        # Whoever is to reply asks whether somebody still waits for it, passively or not: nothing is made by it.
         if method.queue != REPLY_TO and not session.access.inboxes.is_open(method.queue):
             raise AmqpError(NOT_FOUND, f"no queue '{method.queue}' in vhost '{session.names.vhost}'")
         return commands.Queue.DeclareOk(method.queue, 0, 1)
