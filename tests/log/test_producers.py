@@ -98,6 +98,17 @@ def test_a_newer_epoch_fences_the_older_and_begins_at_zero(tmp_path: Path, accid
     assert not home.send(7, 1, b"c", epoch=1).duplicate
 
 
+def test_an_epoch_that_a_marker_has_begun_begins_at_zero(tmp_path: Path, accident: Callable[[Home], object]) -> None:
+    home = Home(tmp_path)
+    home.send(7, 0, b"a", txn=True)
+    home.end(7, commit=True, epoch=1)
+    accident(home)
+    with pytest.raises(OutOfOrderSequence):  # what is before it was refused, and comes again
+        home.send(7, 1, b"c", txn=True, epoch=1)
+    assert not home.send(7, 0, b"b", txn=True, epoch=1).duplicate
+    assert not home.send(7, 1, b"c", txn=True, epoch=1).duplicate
+
+
 def test_a_producer_that_is_not_known_may_begin_anywhere(tmp_path: Path) -> None:
     home = Home(tmp_path)
     assert home.send(7, 1_000, b"a").base_offset == 0

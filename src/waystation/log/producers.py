@@ -80,8 +80,6 @@ class Producers:
                     f" with sequence {header.base_sequence}"
                 )
             return None
-        if not state.batches:
-            return None
         last_sequence = header.last_sequence
         for stored in state.batches:
             if stored.first_sequence == header.base_sequence and stored.last_sequence == last_sequence:
