@@ -175,13 +175,20 @@ class SegmentReader:
             entry -= 1
 
     def aborted_in(self, first: int, data: bytes) -> list[Aborted]:
-        """The aborted transactions that overlap bytes read from `first` on."""
+        """The aborted transactions that have a batch in bytes read from `first` on.
+
+        One that only overlaps them may have lost its marker to compaction, with all else that it had: who is told of it
+        waits for the marker, and drops what its producer has committed since.
+        """
         if not data or not self.aborted:
             return []
         end = first
+        written: dict[int, list[int]] = {}  # by producer id, where its transactional batches are
         for _, header in batches.scan(data):
             end = header.last_offset + 1
-        return self.aborted.overlapping(first, end)
+            if header.transactional and not header.control:
+                written.setdefault(header.producer_id, []).append(header.base_offset)
+        return [entry for entry in self.aborted.overlapping(first, end) if _wrote(entry, written)]
 
     # -- by time ----------------------------------------------------------------------------------------------------
 
@@ -261,3 +268,10 @@ class SegmentReader:
         entry = bisect_right(index.positions, max(0, end - max_bytes)) - 1
         found = segment.base_offset + (index.offsets[entry] if entry >= 0 else 0)
         return max(self.start_offset, min(found, before - 1))
+
+
+def _wrote(aborted: Aborted, written: dict[int, list[int]]) -> bool:
+    """Whether one of these batches is of the transaction."""
+    offsets = written.get(aborted.producer_id, ())
+    at = bisect_left(offsets, aborted.first_offset)
+    return at < len(offsets) and offsets[at] <= aborted.last_offset
