@@ -3,6 +3,9 @@
 Queues take part as topics do: what a transaction does to a queue is written to its shard's log under the producer's id,
 and the marker that the coordinator writes there at the end says whether it counts. So there is one coordinator, one
 way to end, and one recovery, whatever takes part.
+
+In a cluster, a partition that takes part may get another leader, which lacks what was written and not copied yet, and
+ends the transaction all the same. So what was written is on all replicas in sync before it is decided to commit.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from waystation.errors import Conflict, NotFound
+from waystation.errors import Conflict, NotFound, NotLeader
 from waystation.groups.machines.calls import OffsetToCommit
 from waystation.message import Message, Run
 from waystation.queues.shard.queue import Queue
@@ -19,6 +22,7 @@ from waystation.queues.shard.queue_feed import QueueFeed
 from waystation.queues.shard.shard import PutResult, Shard
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.messages import PublishReceipts, Stamp, check_in_sync
+from waystation.topics.partitions.partition import Partition
 from waystation.topics.topics import OFFSETS_TOPIC, QUEUES_TOPIC
 from waystation.transactions.decision_records import Staged
 from waystation.transactions.errors import InvalidTransactionState, ReservedTransactionalId
@@ -94,6 +98,7 @@ class Tx:
         self.producer = producer
         self._stamp = Stamp(*producer)
         self._joined: set[tuple[str, int]] = set()
+        self._written: dict[tuple[str, int], int] = {}  # with the leader epoch of the first write
         self._begun = False  # something was asked for
         self._inside = False  # and something is part of the transaction
 
@@ -210,16 +215,19 @@ class Tx:
                 raise result.error
 
     async def end(self, commit: bool) -> None:
-        """Commits or undoes; durable when this returns. Where nothing was done there is nothing to end."""
+        """Commits or undoes; durable when this returns. Where nothing was done there is nothing to end. NotLeader: what
+        was written may be lost, so that it was not committed."""
         if not self._begun:
             return
+        if commit:
+            await self._until_replicated()
         try:
             await self._broker.transactions.end(self.transactional_id, self.producer, commit, bumps_epoch=False)
         except InvalidTransactionState:
             if commit or self._inside:
                 raise  # else nothing could be begun, so there is nothing to undo
         self._begun = self._inside = False  # only now: whoever was told that it failed may ask again
-        self._joined.clear()
+        self._forget()
 
     async def stage(self) -> Staged | None:
         """Leaves it open, complete and durable, for whoever decides on it; None if nothing is in it.
@@ -230,12 +238,12 @@ class Tx:
         if not self._inside:
             await self.end(False)
             return None
-        for topic, partition in sorted(self._joined):
-            self._check_joined((topic, partition))
-            target = self._broker.topics.get(topic).partition(partition)
+        for place in sorted(self._joined):
+            self._check_joined(place)
+            target = self._partition(place)
             await target.until_durable(target.end_offset)
         self._begun = self._inside = False
-        self._joined.clear()
+        self._forget()
         return Staged(self.transactional_id, *self.producer)
 
     def _place(self, shard: Shard) -> tuple[str, int]:
@@ -256,10 +264,39 @@ class Tx:
         self._joined.add((OFFSETS_TOPIC, self._broker.groups.partition_for(group)))
 
     def _check_joined(self, place: tuple[str, int]) -> None:
-        """The transaction may have been ended by its timeout, or by a newer holder of its id."""
+        """Before something is written there: the transaction may have been ended by its timeout, or by a newer holder
+        of its id; or what it has written there may be lost."""
         if not self._broker.transactions.check_produce(self.transactional_id, *self.producer, *place):
-            self._joined.clear()
+            self._forget()
             raise Conflict(f"the transaction of {self.transactional_id!r} is over: its time ran out")
+        target = self._partition(place)
+        self._check_epoch(target, self._written.setdefault(place, target.epoch))
+
+    async def _until_replicated(self) -> None:
+        """A broker alone need not wait: its logs reach the disk in their order."""
+        for place, epoch in list(self._written.items()):
+            if self._broker.topics.find(place[0]) is None:
+                continue  # deleted, and with it what was written
+            target = self._partition(place)
+            if target.replicated:
+                self._check_epoch(target, epoch)
+                await target.until_durable(target.end_offset)
+        self._written.clear()  # whoever asks again may do so because it is decided, and was not told
+
+    def _partition(self, place: tuple[str, int]) -> Partition:
+        return self._broker.topics.partition(*place)
+
+    def _check_epoch(self, target: Partition, epoch: int) -> None:
+        """As long as a partition is led in one epoch, nothing of it is lost."""
+        if target.epoch != epoch:
+            raise NotLeader(
+                f"{target.topic.name}-{target.index} has had another leader since the transaction of"
+                f" {self.transactional_id!r} wrote to it, and may lack what was written; undo it, and begin again"
+            )
+
+    def _forget(self) -> None:
+        self._joined.clear()
+        self._written.clear()
 
     @staticmethod
     def _check_alive(shard: Shard, queue: Queue) -> None:

@@ -1,0 +1,72 @@
+"""A transaction of the broker's own (AMQP's tx, the native protocol's, a redrive) whose data does not outlive a change
+of the leader: it is not committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.broker.kit import run
+from tests.cluster.in_process import Cluster, cluster_of, until
+from tests.cluster.test_queues_in_a_cluster import lead
+from waystation.cluster.links.peer import Answer, Fetch, Fetched, Key, Request
+from waystation.errors import NotLeader
+from waystation.message import Message
+from waystation.topics.topics import QUEUES_TOPIC, TRANSACTIONS_TOPIC
+from waystation.transactions.transacting import Tx
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def keep_back(cluster: Cluster, leader: int, key: Key) -> None:
+    """What this node has of the partition from now on does not reach its followers."""
+    answering = cluster.network.answering[leader]
+
+    async def without(request: Request, connection: str) -> Answer:
+        answer = await answering(request, connection)
+        if isinstance(request, Fetch) and isinstance(answer, Fetched):
+            others = tuple(one for one in answer.partitions if one.key != key)
+            return msgspec.structs.replace(answer, partitions=others)
+        return answer
+
+    cluster.network.answering[leader] = without
+
+
+async def put_and_lose(cluster: Cluster) -> tuple[Tx, str]:
+    """A message that was put in a transaction, and that the shard's next leader does not have."""
+    broker = cluster.brokers[1]
+    for index in range(3):
+        await lead(cluster, QUEUES_TOPIC, index, 1)
+        await lead(cluster, TRANSACTIONS_TOPIC, index, 1)
+    await until(lambda: len(broker.shards) == 3 and len(broker.transactions._led) == 3)
+    await broker.queues.declare("jobs")
+    shard = broker.shards.of("jobs")
+    tx = await broker.transacting.begin("shop")
+    await broker.durable((await tx.put("jobs", [Message(b"first")])).receipt)
+    keep_back(cluster, 1, (broker.topics.get(QUEUES_TOPIC).id, shard.index))
+    await tx.put("jobs", [Message(b"second")])
+    await lead(cluster, QUEUES_TOPIC, shard.index, 2)
+    await until(lambda: cluster.brokers[2].shards.find(shard.index))
+    former = cluster.partition(1, QUEUES_TOPIC, shard.index)
+    await until(lambda: former.visible_offset == former.end_offset)  # it follows, and lacks nothing that it knows of
+    return tx, "jobs"
+
+
+def ready(cluster: Cluster, node: int, queue: str) -> int:
+    _, found = cluster.brokers[node].queues.get(queue)
+    return found.open_ledger().ready
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["commit", "stage"])
+def test_what_the_next_leader_of_a_shard_does_not_have_is_not_committed(tmp_path: Path, staged: bool) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            tx, queue = await put_and_lose(cluster)
+            with pytest.raises(NotLeader):
+                await (tx.stage() if staged else tx.end(commit=True))
+            await tx.end(commit=False)
+            assert ready(cluster, 2, queue) == 0, "half of the transaction is there"
+
+    run(main())
