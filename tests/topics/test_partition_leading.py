@@ -114,6 +114,9 @@ class Truncated:
     def next_attempt(self) -> asyncio.Future[None]:
         return self.round
 
+    async def until_durable(self, offset: int) -> None:
+        await self.round
+
     def cut_and_written_again(self) -> None:
         self.truncations, self.durable_offset = 1, 1
         self.round.set_result(None)
@@ -132,5 +135,23 @@ def test_who_waits_for_a_record_that_is_truncated_is_never_told_that_it_is_durab
             assert isinstance(first, NotLeader)
             assert isinstance(each, dict)
             assert isinstance(each[0], NotLeader)
+
+    run(main())
+
+
+def test_who_waits_for_several_records_is_told_that_one_is_truncated_while_another_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            slow: Any = Truncated()
+            cut: Any = Truncated()
+            waiting = asyncio.ensure_future(broker.durable(Receipt(slow, 1), None, Receipt(cut, 1)))
+            await asyncio.sleep(0)
+            cut.cut_and_written_again()
+            slow.durable_offset = 1
+            slow.round.set_result(None)
+            with pytest.raises(NotLeader):
+                await waiting
 
     run(main())

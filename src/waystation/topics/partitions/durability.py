@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from waystation.errors import NotLeader, WaystationError
 from waystation.log.commit import GroupCommit
@@ -28,9 +29,15 @@ class Durability:
 
     async def wait(self, *receipts: Receipt | None) -> None:
         """Returns when all are durable, as the flush setting says; raises StorageFailed if one never will be."""
-        for receipt in receipts:
-            if receipt is not None and receipt.partition.durable_offset < receipt.offset and receipt.partition.waits:
-                await receipt.partition.until_durable(receipt.offset)
+        wanted = [
+            receipt
+            for receipt in receipts
+            if receipt is not None and receipt.partition.durable_offset < receipt.offset and receipt.partition.waits
+        ]
+        if len(wanted) == 1:
+            await wanted[0].partition.until_durable(wanted[0].offset)
+        elif wanted:  # all of them from now on: one may be truncated while another is waited for
+            await _all_of(wanted)
 
     def when_durable(self, receipts: Sequence[Receipt | None], told: Told) -> None:
         """Calls `told` once: with None when all are durable, with the failure of the first that never will be."""
@@ -53,6 +60,19 @@ class Durability:
     def _sync(self) -> None:
         self._timer = None
         self._commit.join()
+
+
+async def _all_of(receipts: list[Receipt]) -> None:
+    over: asyncio.Future[WaystationError | None] = asyncio.get_running_loop().create_future()
+
+    def told(error: WaystationError | None) -> None:
+        if not over.done():  # else whoever waited has gone
+            over.set_result(error)
+
+    _Wait(receipts, told).check()
+    error = await over
+    if error is not None:
+        raise copy(error)
 
 
 def _failure(receipt: Receipt, truncations: int, *, tried: bool) -> WaystationError | None:
