@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tests.simulation.world import Simulation
 from waystation.catalog.catalog import CatalogEntry
-from waystation.cluster.decisions.state import node_key
+from waystation.cluster.decisions.state import PartitionState, encode, node_key, partition_key
 from waystation.cluster.membership import ClusterMembership
 from waystation.cluster.memory_store import Fate, MemoryFace, MemoryStore
-from waystation.errors import NotAllowed
+from waystation.errors import NodeIdTaken, NotAllowed
 
 LEASE_S = 3.0
 
@@ -114,5 +115,25 @@ def test_an_entry_whose_write_was_lost_is_written_again() -> None:
         assert lost == 1
         assert store.get(node_key(1)) is not None
         await membership.leave()
+
+    simulation.run(main())
+
+
+def test_a_start_that_another_process_overtakes_while_it_claims_ends() -> None:
+    """Each claim compares the disk entry, which is the other one's by now: none would ever be made."""
+    simulation = Simulation(1)
+
+    async def main() -> None:
+        store = MemoryStore(simulation.clock)
+        simulation.disk.make_folder("/data")
+        simulation.disk.make_folder("/copy")
+        first = ClusterMembership(simulation.world, "/data", store.face(), 1, lease_s=LEASE_S)
+        await first.begin()
+        partition = partition_key(UUID(int=1), 0)
+        store.write({partition: encode(PartitionState((1, 2), 1, 4, (1, 2)))})
+        await ClusterMembership(simulation.world, "/copy", store.face(), 1, lease_s=LEASE_S).begin()
+        store.write({partition: encode(PartitionState((1, 2), 1, 4, (1, 2)))})
+        with pytest.raises(NodeIdTaken):
+            await asyncio.wait_for(first.claim({}), 30)
 
     simulation.run(main())

@@ -192,7 +192,8 @@ class ClusterMembership:
 
     async def claim(self, log_epochs: Mapping[str, int]) -> None:
         """Reads the partitions afresh: no epoch that is found is ever led by this process. Where it is named as leader,
-        it claims the next one. `log_epochs`: the latest epoch of each log, by the partition's key."""
+        it claims the next one. `log_epochs`: the latest epoch of each log, by the partition's key. NodeIdTaken: another
+        process has started under its id."""
         self.barred = {one.key: one.state.epoch for one in await self._partitions()}
         while True:
             claims = starting.claim_all(self.identity, await self._partitions(), log_epochs)
@@ -200,8 +201,10 @@ class ClusterMembership:
             if not claims:
                 return
             for write in together(claims):
-                with contextlib.suppress(RevisionConflict):
+                try:
                     await self._ask(self._store.write, write.encoded(), write.expected)
+                except RevisionConflict:
+                    await self._read_disk()  # as in `_leave`
 
     def _still_barred(self, claim: Write) -> bool:
         """Not what was claimed a moment ago."""
