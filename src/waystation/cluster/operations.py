@@ -120,12 +120,21 @@ class ClusterOperations:
             raise NoSuchNode(f"there is no node {node_id} in this cluster")
         if node_id in self._view.living:
             raise Conflict(f"node {node_id} runs; stop it first, or wait until its lease has run out")
-        left = [known.key for _, known in self._view.partitions() if node_id in known.state.replicas]
+        left = [
+            known.key
+            for key, known in self._view.partitions()
+            if node_id in known.state.replicas and self._is_used(*key)
+        ]
         if left:
             raise Conflict(
                 f"node {node_id} has replicas of {len(left)} partitions still ({left[0]} is one); reassign them first"
             )
         await self._follower.change({disk.key: None}, {disk.key: disk.revision, node_key(node_id): ABSENT})
+
+    def _is_used(self, topic_id: UUID, index: int) -> bool:
+        """Whether a topic has this partition: its entry may be left of one that was not made, or not removed."""
+        topic = self._topics.find_id(topic_id)
+        return topic is not None and index < len(topic.partitions)
 
     async def _change(self, topic_id: UUID, index: int, decide: Decide) -> None:
         """Writes what is decided, from what is known; again if that was not what the store has."""
