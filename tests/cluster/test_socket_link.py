@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from waystation.catalog import CatalogChange, Update
 from waystation.cluster.decisions.state import Address, NodeState, encode, node_key
 from waystation.cluster.links import socket_link
 from waystation.cluster.links.link import LinkLost, PeerRefused
-from waystation.cluster.links.peer import Answer, Hurry, PeerDone
+from waystation.cluster.links.peer import Answer, Fetched, Hurry, PartitionGiven, PeerDone
 from waystation.cluster.links.socket_link import SocketLink
 from waystation.cluster.store_view import StoreView
 from waystation.protocol import MAGIC, HelloAnswer
@@ -114,6 +115,33 @@ def test_one_question_without_an_answer_does_not_end_the_link_for_others() -> No
         link.stop()
         with pytest.raises(LinkLost):
             await waiting
+        server.close()
+
+    run(main())
+
+
+def test_an_answer_may_be_as_large_as_the_largest_batch_that_kafkas_clients_can_send() -> None:
+    """A leader gives a follower a whole batch at least. Were it refused, nothing of that leader would ever be copied
+    again: the follower asks for the same as long as it does not have it."""
+    size = 100 * 1024 * 1024  # `socket.request.max.bytes`
+    given = Fetched(1, (PartitionGiven(UUID(int=1), 0, 2, 0, 0, 0, 0, bytes(size)),))
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(MAGIC))
+        for value in (HelloAnswer("c", 1, ""), msgspec.msgpack.encode(given)):
+            (length,) = struct.unpack(">I", await reader.readexactly(4))
+            asked: dict[str, Any] = msgspec.msgpack.decode(await reader.readexactly(length))
+            frame = msgspec.msgpack.encode(NativeAnswer(asked["id"], value))
+            writer.write(struct.pack(">I", len(frame)) + frame)
+        await writer.drain()
+
+    async def main() -> None:
+        server, address = await listening(answer)
+        link = await link_to(address)
+        heard = await link.ask(Hurry(1, 1), 20.0)
+        assert isinstance(heard, Fetched)
+        assert len(heard.partitions[0].records) == size
+        link.stop()
         server.close()
 
     run(main())

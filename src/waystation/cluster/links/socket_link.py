@@ -27,6 +27,9 @@ from waystation.protocol import Failure as NativeFailure
 from waystation.security.node_links import MECHANISM, LinkLogin
 
 CONNECT_S = 1.0
+MAX_ANSWER_BYTES = 2**31 + MAX_FRAME_BYTES
+"""Of a node that has logged in. A leader gives one batch at least, and `max.message.bytes` of a topic may be 2 GiB:
+what was stored has to be copied, or nothing else of that leader would be."""
 _LENGTH = struct.Struct(">I")
 _encoder = msgspec.msgpack.Encoder()
 _native: msgspec.msgpack.Decoder[NativeAnswer | NativeFailure] = msgspec.msgpack.Decoder(NativeAnswer | NativeFailure)
@@ -173,7 +176,7 @@ class SocketLink:
         try:
             while True:
                 (size,) = _LENGTH.unpack(await reader.readexactly(4))
-                if size > MAX_FRAME_BYTES:
+                if size > MAX_ANSWER_BYTES:
                     raise ValueError(f"a frame of {size} bytes")
                 self._hear(_native.decode(await reader.readexactly(size)))
         except (OSError, EOFError, ValueError, msgspec.DecodeError) as error:
