@@ -81,9 +81,10 @@ LIMITS = f"""\
 - `segment.bytes` and `max.message.bytes` end at 2 GiB − 1, since positions and lengths have 32 bits in the file format.
 - With one broker there is one replica: a topic with `min.insync.replicas` above 1 refuses publishes with `acks=all`,
   and those of other protocols that are answered when they are durable.
-- Settings are per topic, per group or per broker, not per client; [quotas](../operations/quotas.md) limit single clients.
-- While there are no users, everyone who can connect may change settings at run time. With users, it needs the permission
-  `alter-configs` on the cluster or the topic ([permissions](../operations/permissions.md)).
+- Settings are per topic, per group or per broker, not per client; [quotas](../operations/quotas.md) limit single
+  clients.
+- While there are no users, everyone who can connect may change settings at run time. With users, it needs the
+  permission `alter-configs` on the cluster or the topic ([permissions](../operations/permissions.md)).
 """
 
 
