@@ -10,7 +10,7 @@ EXCHANGE, QUEUE = "mail", "mail.urgent"
 
 
 def declare(channel: BlockingChannel) -> None:
-    """Whoever comes first creates them; declaring them again is no error."""
+    """Declares them; declaring what already exists with the same settings does nothing."""
     channel.exchange_declare(EXCHANGE, "topic", durable=True)
     channel.queue_declare(QUEUE, durable=True, arguments={"x-delivery-limit": 5})
     channel.queue_bind(QUEUE, EXCHANGE, "*.urgent")
