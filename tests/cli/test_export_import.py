@@ -160,7 +160,7 @@ def test_draining_takes_what_is_ready_and_says_what_stays(quick: QuickCli, full:
     assert "1 delayed" in done.err
     assert [message.payload for message in own(quick, full)] == [b"later"]
     assert len(path.read_bytes().splitlines()) == 3
-    assert "is there already" in quick("export", "--queue", full, "--drain", "--out", str(path), code=1).err
+    assert "exists already" in quick("export", "--queue", full, "--drain", "--out", str(path), code=1).err
     quick("import", str(path), "--queue", f"{full}-copy")
     assert sorted(m.payload for m in own(quick, f"{full}-copy")) == sorted([b"plain", b"\xff\x00", b""])
 

@@ -1,6 +1,6 @@
 """`waystation COMMAND …`: finds the command, loads its file, runs it, and turns errors into one sentence.
 
-Only the chosen command's file is imported, since a broker that starts in a blink cannot pay for the others. A command
+Only the chosen command's file is imported, since a broker that starts fast cannot pay for the others. A command
 file has `configure(parser)`, which adds its arguments and sets `run`, a function from the parsed arguments to the exit
 code: 0 done, 1 it could not be done, 2 it was asked wrongly.
 """
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return _fail(f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:

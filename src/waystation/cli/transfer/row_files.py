@@ -48,7 +48,7 @@ def open_writer(path: str | None, form: str, kind: type[Row], *, overwrite: bool
             raise Invalid("Parquet needs a file: give --out FILE")
         return _Stream(sys.stdout.buffer)
     if os.path.exists(path) and not overwrite:
-        raise AlreadyExists(f"{path} is there already: give another name{'' if keep else ', or --overwrite'}")
+        raise AlreadyExists(f"{path} exists already: give another name{'' if keep else ', or --overwrite'}")
     if form == PARQUET:
         return _ParquetFile(path, kind)
     return _KeptLines(path) if keep else _Lines(path)
