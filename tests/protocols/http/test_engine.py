@@ -84,6 +84,27 @@ def test_a_client_that_waits_for_a_word_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [b"Content-Length: 17\r\n\r\nGET /x HTTP/1.1\r\n", b"Transfer-Encoding: chunked\r\n\r\n2\r\nGE\r\n0\r\n\r\n"],
+)
+@pytest.mark.parametrize("cut", [0, 1, 10])
+def test_a_body_behind_an_offer_of_another_protocol_is_no_request(body: bytes, cut: int) -> None:
+    """`curl --http2 -d …`; and whatever hides a request in a body, behind a proxy that lets the offer pass."""
+    head = b"POST /d HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nExpect: 100-continue\r\n"
+    data = head + body + b"DELETE /e HTTP/1.1\r\nHost: x\r\n\r\n"
+    at = len(head) + body.index(b"\r\n\r\n") + cut
+    engine = Engine()
+    expects, post, delete = engine.receive(data[:at]) + engine.receive(data[at:])
+    assert expects == Expects()
+    assert isinstance(post, Request)
+    assert isinstance(delete, Request)
+    assert (post.method, post.target) == ("POST", b"/d")
+    assert post.body == (b"GET /x HTTP/1.1\r\n" if b"Length" in body else b"GE")
+    assert (post.headers["host"], post.keep_alive) == ("x", True)
+    assert delete.target == b"/e"
+
+
+@pytest.mark.parametrize(
     ("data", "status"),
     [
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400),
@@ -91,6 +112,7 @@ def test_a_client_that_waits_for_a_word_is_seen() -> None:
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n", 400),
+        (b"CONNECT x:80 HTTP/1.1\r\nContent-Length: 16\r\n\r\nGET / HTTP/1.1\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nA: b\r\n folded\r\nC\x00: d\r\n\r\n", 400),
         (b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (MAX_BODY_BYTES + 1), 413),

@@ -129,9 +129,19 @@ class Engine:
                     last.rest = rest
                     self._broken = True  # what follows is for the WebSocket
                     return
+                if isinstance(last, Request) and _has_body(last.headers):
+                    self._begin_again(last)
                 data = rest  # an offer of another protocol (h2c) that we let pass
                 continue
             break
+
+    def _begin_again(self, request: Request) -> None:
+        """The parser takes the body behind an offer of another protocol for that protocol's bytes, so that it would be
+        read as further requests: it gets the head again, without the offer."""
+        self._events.pop()
+        lines = [f"{request.method} {request.target.decode('latin-1')} HTTP/1.{int(request.chunks)}"]
+        lines += [f"{name}: {value}" for name, value in request.headers.items() if name not in ("upgrade", "expect")]
+        self._parser.feed_data("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
     # -- what the parser calls ---------------------------------------------------------------------------------------
 
@@ -162,6 +172,8 @@ class Engine:
         if self._parser.get_http_version() not in ("1.0", "1.1"):
             raise _Refused(505, "HTTP/1.1 is spoken here")
         headers = self._head.headers
+        if self._parser.get_method() == b"CONNECT" and _has_body(headers):
+            raise _Refused(400, "a CONNECT has no body")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > MAX_BODY_BYTES:
             raise _too_large_body()
@@ -191,6 +203,10 @@ class Engine:
             request.body = self._body.whole()
             self._body = Body(0)
             self._events.append(request)
+
+
+def _has_body(headers: dict[str, str]) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
 
 
 def _too_large_body() -> _Refused:
