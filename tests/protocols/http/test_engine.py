@@ -83,6 +83,12 @@ def test_a_client_that_waits_for_a_word_is_seen() -> None:
     assert request.body == b"ok"
 
 
+def test_a_client_of_http_1_0_knows_no_word_to_wait_for() -> None:
+    (request,) = whole(b"POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nok")
+    assert isinstance(request, Request)
+    assert request.body == b"ok"
+
+
 @pytest.mark.parametrize(
     "body",
     [b"Content-Length: 17\r\n\r\nGET /x HTTP/1.1\r\n", b"Transfer-Encoding: chunked\r\n\r\n2\r\nGE\r\n0\r\n\r\n"],

@@ -187,7 +187,7 @@ class Engine:
             chunks=self._parser.get_http_version() == "1.1",
             websocket=self._parser.should_upgrade() and "websocket" in headers.get("upgrade", "").lower(),
         )
-        if headers.get("expect", "").lower() == "100-continue":
+        if headers.get("expect", "").lower() == "100-continue" and self._request.chunks:
             self._events.append(Expects())
 
     def on_body(self, part: bytes) -> None:
