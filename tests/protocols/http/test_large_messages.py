@@ -113,3 +113,28 @@ def test_a_long_message_comes_as_one_event(server: Server) -> None:
             said += reader.recv(1 << 20)
     events = [part.partition(b"data: ")[2] for part in said.partition(b"\r\n\r\n")[2].split(b"\n\n")[:2]]
     assert [json.loads(event)["payload"].encode() for event in events] == [payload, b"short"]
+
+
+def test_a_websocket_that_asks_and_does_not_read_is_not_read(server: Server) -> None:
+    http = Http(server.addresses["http"])
+    queue = unique("asked")
+    http("PUT", f"/v1/queues/{queue}")
+    ack = json.dumps({"action": "ack", "ack_ids": ["none"], "id": 1}).encode()
+    frames = (bytes((0x81, 0x80 | len(ack), 0, 0, 0, 0)) + ack) * 1000
+    with socket.create_connection(split_address(server.addresses["http"]), timeout=DEADLINE_S) as asker:
+        head = HANDSHAKE.format("dGhlIHNhbXBsZSBub25jZQ==")
+        asker.sendall(f"GET /v1/queues/{queue}/stream HTTP/1.1\r\nhost: localhost\r\n{head}\r\n".encode())
+        assert asker.recv(12) == b"HTTP/1.1 101"
+        asker.settimeout(5)
+        sent = 0
+        try:
+            while sent < 32 * MiB:
+                asker.sendall(frames)
+                sent += len(frames)
+        except TimeoutError:
+            pass
+        assert sent < 32 * MiB
+        asker.settimeout(DEADLINE_S)
+        answers = 0
+        while answers < sent // len(ack) // 2:
+            answers += asker.recv(1 << 20).count(b'"id":1')  # those that are cut in two do not matter

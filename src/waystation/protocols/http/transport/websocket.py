@@ -56,6 +56,7 @@ class WebSocket:
         self._behind: list[bytes] | None = None  # what is to be said behind a message that is half sent
         self._waiting: deque[dict[str, Any] | Invalid] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._stuck: asyncio.Future[None] | None = None  # the client does not read: done when it does
         self._pinged_s = 0.0
         self._unanswered = 0
 
@@ -90,6 +91,8 @@ class WebSocket:
         self._session.filled()
 
     def drained(self) -> None:
+        if self._stuck is not None and not self._stuck.done():
+            self._stuck.set_result(None)
         self._session.drained()
 
     def lost(self) -> None:
@@ -194,7 +197,8 @@ class WebSocket:
                 self._wire.write(data)
 
     def _take(self, frame: Frame) -> None:
-        self._fragments.append(bytes(frame.data))
+        if frame.data:  # else no limit would ever be reached
+            self._fragments.append(bytes(frame.data))
         if not frame.fin:
             return
         whole, self._fragments = b"".join(self._fragments), []
@@ -208,26 +212,35 @@ class WebSocket:
             value = self._waiting.popleft()
             self._wire.hold_back(len(self._waiting) > MAX_WAITING)
             try:
-                await self._answer(value)
+                if await self._answer(value):
+                    await self._client_reads()
             except Exception:
                 logger.exception("websocket.failed", "a WebSocket's message could not be handled")
                 self._close(INTERNAL)
 
-    async def _answer(self, value: dict[str, Any] | Invalid) -> None:
-        """A message that carries an `id` gets an answer that repeats it; an error is told in any case."""
+    async def _client_reads(self) -> None:
+        """Whoever asks and does not read the answers is answered no more, and then not read."""
+        while self._open and not self._wire.writable:
+            self._stuck = asyncio.get_running_loop().create_future()
+            await self._stuck
+
+    async def _answer(self, value: dict[str, Any] | Invalid) -> bool:
+        """A message that carries an `id` gets an answer that repeats it; an error is told in any case. Whether anything
+        was sent."""
         number = None if isinstance(value, Invalid) else value.pop("id", None)
         try:
             if isinstance(value, Invalid):
                 raise value
             answer = await self._session.receive(value)
             if number is None:
-                return
+                return False
             answer = {"kind": "answer", **(answer or {})}
         except WaystationError as error:
             answer = {"kind": "failure", "problem": problem_of(error)}
         if number is not None:
             answer["id"] = number
         self.send(answer)
+        return True
 
 
 def _object(data: bytes) -> dict[str, Any] | Invalid:
