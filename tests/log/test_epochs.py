@@ -34,7 +34,7 @@ def test_an_epoch_ends_where_the_next_begins(tmp_path: Path) -> None:
     ]
     assert table.end_offset_for(6, 40) == (-1, -1)
     assert table.end_offset_for(-1, 40) == (-1, -1)
-    assert epochs(tmp_path, (3, 10)).end_offset_for(2, 40) == (-1, -1)
+    assert epochs(tmp_path, (3, 10)).end_offset_for(2, 40) == (2, 10), "all of it is removed, and what follows is there"
     assert epochs(tmp_path).end_offset_for(0, 40) == (-1, -1)
 
 

@@ -63,12 +63,16 @@ class Epochs:
             self.changed = True
 
     def end_offset_for(self, epoch: int, log_end: int) -> tuple[int, int]:
-        """(largest known epoch not above `epoch`, where it ended), or (-1, -1) where that is not known."""
+        """(largest known epoch not above `epoch`, where it ended), or (-1, -1) where that is not known.
+
+        Of one that is older than all we know, everything is removed: it ended where the first that we know begins, at
+        the latest. So a consumer that has read all of it goes on there, as with Kafka, and has not lost its place.
+        """
         if epoch == UNKNOWN or not self.entries or epoch > self.latest:
             return (UNKNOWN, UNKNOWN) if epoch != self.latest or not self.entries else (epoch, log_end)
         i = bisect_right(self.entries, (epoch, 2**63)) - 1
         if i < 0:
-            return UNKNOWN, UNKNOWN  # older than all we know
+            return epoch, self.entries[0][1]
         end = self.entries[i + 1][1] if i + 1 < len(self.entries) else log_end
         return self.entries[i][0], end
 

@@ -97,6 +97,22 @@ def test_end_of_an_epoch_is_told(desk: Desk, version: int) -> None:
     assert ends(0, topic="never") == (ErrorCode.unknown_topic_or_partition, -1, -1)
 
 
+@each_version("offset_for_leader_epoch")
+def test_who_has_read_all_of_an_epoch_that_is_removed_goes_on_behind_it(desk: Desk, version: int) -> None:
+    log = log_of(desk.create("a", 1).partitions[0])
+    desk.write("a", 0, 5)
+    log.epoch = 3
+    desk.write("a", 0, 2)
+    removed = [{"name": "a", "partitions": [{"partition_index": 0, "offset": 5}]}]
+    desk.ask("delete_records", 2, topics=removed)
+    assert log.epochs.entries == [(3, 5)]
+    entry = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
+    answer = desk.ask("offset_for_leader_epoch", version, topics=[{"topic": "a", "partitions": [entry]}])
+    (told,) = answer.topics[0].partitions
+    # -1 would have the consumer, which has committed 5, fall back on `auto.offset.reset`.
+    assert (told.error_code, told.leader_epoch, told.end_offset) == (ErrorCode.none, 0, 5)
+
+
 @each_version("update_features")
 def test_features_stay_at_their_level(desk: Desk, version: int) -> None:
     feature, (_, _, level) = next(iter(FEATURES.items()))
