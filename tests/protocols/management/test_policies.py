@@ -123,6 +123,31 @@ def test_what_was_exported_can_be_imported(api: Api) -> None:
     api("DELETE", f"/vhosts/{vhost}")
 
 
+@ours_only
+def test_what_is_known_of_a_virtual_host_is_exported_and_imported(api: Api) -> None:
+    vhost = unique("v")
+    known = {"description": "the shop's", "tags": ["a", "b"], "default_queue_type": "quorum"}
+    api("PUT", f"/vhosts/{vhost}", known)
+    usual = api.queue(vhost, durable=True)
+    other = api.queue(vhost, durable=True, arguments={"x-queue-type": "classic"})
+    whole = api.get("/definitions")
+    mine = {
+        kind: [one for one in whole[kind] if one.get("vhost", one["name"]) == vhost] for kind in ("vhosts", "queues")
+    }
+    api("DELETE", f"/vhosts/{vhost}")
+    assert api("POST", "/definitions", mine).status == 204
+    shown = api.get(f"/vhosts/{vhost}")
+    assert {field: shown[field] for field in known} == known
+    assert [api.get(f"/queues/{vhost}/{queue}")["type"] for queue in (usual, other)] == ["quorum", "classic"]
+    api("DELETE", f"/vhosts/{vhost}")
+    # RabbitMQ's later versions write it in two places, and earlier ones in one.
+    assert api("POST", "/definitions", {"vhosts": [{"name": vhost, "metadata": known}]}).status == 204
+    assert api.get(f"/vhosts/{vhost}")["default_queue_type"] == "quorum"
+    assert api("POST", "/definitions", {"vhosts": [{"name": vhost}]}).status == 204
+    assert api.get(f"/vhosts/{vhost}")["default_queue_type"] == "quorum", "nothing was said of it"
+    api("DELETE", f"/vhosts/{vhost}")
+
+
 def test_what_is_there_already_stays_as_it_is(api: Api) -> None:
     queue = api.queue(arguments={"x-max-length": 5})
     other = {"name": queue, "vhost": "/", "durable": False, "auto_delete": False, "arguments": {}}

@@ -1,8 +1,8 @@
 """RabbitMQ's management API: definitions, exported and imported. Virtual hosts, policies, queues, exchanges, bindings.
 
 An import makes what is missing. A queue or exchange that is there already stays as it is, whatever the import says of
-it, as in RabbitMQ; policies, users and their permissions are replaced. A user's password is its hash, so that the old
-one works. Topic permissions are left out, with a warning; parameters are passed over: there are none here.
+it, as in RabbitMQ; what is said of virtual hosts, policies, users and their permissions is replaced. A user's password
+is its hash, so that the old one works. Parameters are passed over, but for limits of virtual hosts.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ from waystation.protocols.management.users import (
     set_topic_permission,
     user_of,
 )
-from waystation.protocols.management.vhosts import limits_parameter, set_limits
+from waystation.protocols.management.vhosts import exported_vhost, import_vhost, limits_parameter, set_limits
 from waystation.version import RABBITMQ_VERSION, __version__
+from waystation.vhosts.arguments import CLASSIC, QUEUE_TYPE, QUORUM
+from waystation.vhosts.sources import X_TOPIC
+from waystation.vhosts.streams import STREAM
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
 MAX_EXPORTED = 100_000
 """Of queues, and of bindings. More than that is a database, not a document."""
 AT_ONCE = 200
-_QUEUE = ("name", "vhost", "durable", "auto_delete", "arguments")
+_QUEUE = ("name", "vhost", "type", "durable", "auto_delete", "arguments")
 _EXCHANGE = ("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments")
 _BINDING = ("source", "vhost", "destination", "destination_type", "routing_key", "arguments")
 
@@ -75,7 +78,7 @@ async def export(api: Management, call: ApiCall) -> Reply:
         "product_name": "Waystation",
         "product_version": __version__,
         "users": [] if no_users else [_exported_user(api, one) for one in list_users(api)],
-        "vhosts": [{"name": vhost} for vhost in vhosts],
+        "vhosts": [exported_vhost(api, vhost) for vhost in vhosts],
         "permissions": [] if no_users else list_permissions(api),
         "topic_permissions": [] if no_users else list_topic_permissions(api),
         "parameters": [one for vhost in vhosts if (one := limits_parameter(api, vhost)) is not None],
@@ -151,9 +154,7 @@ async def import_all(api: Management, call: ApiCall) -> None:
     if any(said.get(part) for part in ("users", "permissions", "topic_permissions")):
         api.access.users.check_alter()  # before anything is made
     for vhost in _objects(said, "vhosts"):
-        name = text(vhost.get("name"), "vhosts.name")
-        if not api.access.namespaces.exists(name):
-            await api.access.namespaces.create(name)
+        await import_vhost(api, vhost)
     users = [(text(one.get("name"), "users.name"), one) for one in _objects(said, "users")]
     permissions = [(text(one.get("user"), "permissions.user"), one) for one in _objects(said, "permissions")]
     topics = [(text(one.get("user"), "topic_permissions.user"), one) for one in _objects(said, "topic_permissions")]
@@ -183,7 +184,7 @@ def _limits(said: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return found
 
 
-async def import_vhost(api: Management, call: ApiCall) -> None:
+async def import_into_vhost(api: Management, call: ApiCall) -> None:
     await _import(api, body_of(call), vhost_to_change(api, call).namespace)
 
 
@@ -230,7 +231,15 @@ def _slices(things: list[T]) -> Iterator[list[T]]:
 async def _make_queue(api: Management, access: Access, one: dict[str, Any]) -> None:
     name = text(one.get("name"), "queues.name")
     if not declaring.has_queue(api, access, name) or not access.holds(name):
-        await declaring.declare_queue(api, access, name, one)
+        await declaring.declare_queue(api, access, name, {**one, "arguments": _with_type(one)})
+
+
+def _with_type(one: dict[str, Any]) -> dict[str, Any]:
+    """A queue's arguments with its type, which may stand beside them: else it gets the virtual host's usual one."""
+    arguments = table(one.get("arguments"), "arguments")
+    if one.get("type") not in (CLASSIC, QUORUM, STREAM) or X_TOPIC in arguments:
+        return arguments
+    return {QUEUE_TYPE: one["type"], **arguments}
 
 
 async def _make_exchange(api: Management, access: Access, one: dict[str, Any]) -> None:
@@ -262,5 +271,5 @@ ROUTES: tuple[AnyRoute, ...] = (
     route("GET", "/definitions", export, "Export definitions"),
     route("POST", "/definitions", import_all, "Import definitions"),
     route("GET", "/definitions/{vhost}", export_vhost, "Export a virtual host's definitions"),
-    route("POST", "/definitions/{vhost}", import_vhost, "Import a virtual host's definitions"),
+    route("POST", "/definitions/{vhost}", import_into_vhost, "Import a virtual host's definitions"),
 )

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from waystation.protocols.http.transport.calls import AnyRoute
 from waystation.protocols.http.transport.replies import Reply
-from waystation.protocols.management.calls import ApiCall, bad_request, body_of, number, route, text, vhost_of
+from waystation.protocols.management.calls import ApiCall, bad_request, body_of, number, route, table, text, vhost_of
 from waystation.protocols.management.paging import columns_of, only, reply_list
 from waystation.protocols.management.shapes import Shown, node_name
 
@@ -44,8 +44,8 @@ async def vhost(api: Management, call: ApiCall) -> Shown:
     return only(await _show_vhost(api, vhost_of(api, call).namespace), columns_of(call.query))
 
 
-async def put_vhost(api: Management, call: ApiCall) -> Reply:
-    said = body_of(call)
+def _said_of(said: dict[str, Any]) -> dict[str, Any]:
+    """What a call or a definition says of a virtual host."""
     known: dict[str, Any] = {}
     if "description" in said:
         known["description"] = text(said["description"], "description")
@@ -56,8 +56,28 @@ async def put_vhost(api: Management, call: ApiCall) -> Reply:
         known["tags"] = [text(tag, "tags") for tag in tags]
     if said.get("default_queue_type") not in (None, "undefined"):
         known["default_queue_type"] = text(said["default_queue_type"], "default_queue_type")
-    made = await api.access.namespaces.create(call.path["vhost"], **known)
+    return known
+
+
+async def put_vhost(api: Management, call: ApiCall) -> Reply:
+    made = await api.access.namespaces.create(call.path["vhost"], **_said_of(body_of(call)))
     return Reply(201 if made else 204)
+
+
+async def import_vhost(api: Management, said: dict[str, Any]) -> None:
+    """One of the definitions. RabbitMQ says what it knows of it beside the name, in `metadata`, or in both."""
+    name = text(said.get("name"), "vhosts.name")
+    known = _said_of(table(said.get("metadata"), "vhosts.metadata") | said)
+    if known or not api.access.namespaces.exists(name):
+        await api.access.namespaces.create(name, **known)
+
+
+def exported_vhost(api: Management, vhost: str) -> Shown:
+    """The same, with what is known."""
+    known = api.access.namespaces.describe(vhost)
+    said: Shown = {"description": known.description, "tags": known.tags, "default_queue_type": known.default_queue_type}
+    said = {field: value for field, value in said.items() if value}
+    return {"name": vhost, **said, "metadata": said} if said else {"name": vhost}
 
 
 async def delete_vhost(api: Management, call: ApiCall) -> None:
