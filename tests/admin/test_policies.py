@@ -52,6 +52,8 @@ def settings_of(broker: Broker, name: str) -> QueueSettings:
         ({"dead_letter_routing_key": "k"}, {"dead_letter_exchange": "own"}, {"dead_letter_key": "k"}),
         ({"delivery_limit": 3}, {"queue_type": "quorum"}, {"max_deliveries": 4}),
         ({"delivery_limit": 3}, {"queue_type": "quorum", "max_deliveries": 2}, {"max_deliveries": 2}),
+        ({"delivery_limit": -1}, {"queue_type": "quorum"}, {"max_deliveries": 0}),
+        ({"delivery_limit": -1}, {"queue_type": "quorum", "max_deliveries": 2}, {"max_deliveries": 2}),
         ({"delivery_limit": 3}, {}, {"max_deliveries": 0}),
         ({"delivery_limit": 3}, {"queue_type": None}, {"max_deliveries": 4}),
         ({"ha_mode": "all"}, {}, {}),
@@ -63,7 +65,7 @@ def test_of_limits_the_smaller_counts_and_of_anything_else_what_was_declared(
     from msgspec.structs import replace
 
     given = replace(CLASSIC, **declaration)
-    found = under(policy(**definition), given, "")
+    found = under(check_policy(policy(**definition)), given, "")
     assert {field: getattr(found, field) for field in effective} == effective
     assert found.policy == "p"
     assert declared(found) == given, "what was declared is remembered"

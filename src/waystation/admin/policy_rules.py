@@ -24,13 +24,15 @@ logger = event_logger("waystation.policies")
 
 APPLY_TO = ("queues", "classic_queues", "quorum_queues", "exchanges", "all")
 
+NO_DELIVERY_LIMIT = -1
+"""As RabbitMQ 4 has it, whose quorum queues have a limit otherwise. It takes away none that was declared."""
 _COUNT = 2**53
 _LIMITS: dict[str, tuple[str, int, int]] = {
     "message-ttl": ("ttl_ms", 0, MAX_HORIZON_MS),
     "expires": ("expires_ms", 1, MAX_HORIZON_MS),
     "max-length": ("max_length", 0, _COUNT),
     "max-length-bytes": ("max_bytes", 0, _COUNT),
-    "delivery-limit": ("max_deliveries", 0, 2**31 - 2),
+    "delivery-limit": ("max_deliveries", NO_DELIVERY_LIMIT, 2**31 - 2),
 }
 """The field of the queue's settings, the lowest and the highest value."""
 
@@ -143,8 +145,8 @@ def under(policy: Policy, settings: QueueSettings, prefix: str) -> QueueSettings
 
 def _limit(settings: QueueSettings, field: str, value: int, found: dict[str, Any]) -> None:
     if field == "max_deliveries":
-        if settings.queue_type == "classic":
-            return  # RabbitMQ has no such limit there
+        if settings.queue_type == "classic" or value == NO_DELIVERY_LIMIT:
+            return  # RabbitMQ has no such limit on classic queues
         value += 1  # the first delivery is not a redelivery
     value = max(value, 1)  # there is no limit of nothing; what comes nearest to it is one
     present = getattr(settings, field)
