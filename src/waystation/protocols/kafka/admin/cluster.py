@@ -1,7 +1,6 @@
 """What operators ask of a broker as a machine: its disk, its epochs, its features.
 
-There are no quotas, and the answers say so. Requests that would have to keep one are not registered at all, so that a
-client learns it before it sends one. Called through the registry only.
+Called through the registry only.
 """
 
 from __future__ import annotations
