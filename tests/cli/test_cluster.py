@@ -123,6 +123,18 @@ def test_a_cluster_is_up_with_one_command_and_stops_with_one_signal(tmp_path: Pa
         assert "orders" in again.cli("topics", "list").stdout
 
 
+def test_a_terminal_that_is_closed_leaves_no_process_behind(tmp_path: Path) -> None:
+    with up(tmp_path, nodes=1) as cluster:
+        left = [process.pid() for process in Trial(cluster.data).left_over()]
+        assert len(left) == 2, "the node and etcd"
+        cluster.process.send_signal(signal.SIGHUP)
+        try:
+            assert cluster.process.wait(90) == 0
+            assert not Trial(cluster.data).left_over()
+        finally:
+            stop_all(Trial(cluster.data).left_over())
+
+
 def test_a_killed_node_is_shown_and_brought_back_by_its_command(tmp_path: Path) -> None:
     with up(tmp_path) as cluster:
         wait_for(lambda: healthy(cluster, 3), "all replicas are in sync", every_s=0.3, within_s=60)

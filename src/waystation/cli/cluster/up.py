@@ -1,6 +1,7 @@
 """`waystation cluster up` and `cluster start-node`: a whole cluster on this machine, to try it.
 
-`up` stays in the foreground, says when a node has ended, and stops all of it at SIGTERM or Ctrl-C.
+`up` stays in the foreground, says when a node has ended, and stops all of it at SIGTERM, at Ctrl-C, or when its
+terminal is closed: what it started would not notice that, and would run on.
 """
 
 from __future__ import annotations
@@ -65,8 +66,9 @@ def configure_start_node(parser: argparse.ArgumentParser) -> None:
 
 def _up(arguments: argparse.Namespace) -> int:
     stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stopping.set())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as by `nohup`
+            signal.signal(number, lambda *_: stopping.set())
     ready_file = None if arguments.ready_file is None else Path(arguments.ready_file)
     if ready_file is not None:
         ready_file.unlink(missing_ok=True)  # a file of an earlier run would tell a lie
