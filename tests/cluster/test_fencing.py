@@ -11,11 +11,13 @@ import pytest
 
 from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
+from tests.cluster.test_queues_in_a_cluster import lead
 from tests.cluster.test_replication import everything, publish
 from waystation.broker.broker import Broker
 from waystation.cluster.decisions.state import DiskState, disk_key, encode, partition_key
 from waystation.cluster.member import ClusterMember
 from waystation.errors import NodeIdTaken
+from waystation.topics.topics import QUEUES_TOPIC
 
 
 @dataclass(frozen=True)
@@ -104,3 +106,39 @@ def test_a_process_leads_nothing_once_another_has_started_under_its_id(tmp_path:
             assert not member_of(old).leadership.led()
 
     run(main())
+
+
+def test_a_mistake_in_what_is_dropped_keeps_nobody_from_following(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers are told, by whatever protocol they came. What that raises must not leave the node leading, there or in
+    partitions that the same write of the store has moved."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            for index in range(2):
+                await lead(cluster, QUEUES_TOPIC, index, 1)
+            topic = cluster.brokers[1].topics.get(QUEUES_TOPIC)
+            broker = cluster.brokers[1]
+            await until(lambda: broker.shards.find(0) and broker.shards.find(1))
+            monkeypatch.setattr(broker.shards, "drop", mistake)
+            known = [member_of(broker).view.partition(topic.id, index) for index in range(2)]
+            moved = {
+                one.key: encode(msgspec.structs.replace(one.state, leader=2, epoch=one.state.epoch + 1))
+                for one in known
+                if one is not None
+            }
+            cluster.store.write(moved)
+            for index in range(2):
+                led = cluster.partition(2, QUEUES_TOPIC, index)
+                await until(lambda led=led: led.leads)  # type: ignore[misc]
+                former = cluster.partition(1, QUEUES_TOPIC, index)
+                await until(lambda former=former: not former.leads, 5)  # type: ignore[misc]
+                assert former.leader == 2
+            monkeypatch.undo()
+
+    run(main())
+
+
+def mistake(*_: object) -> None:
+    raise RuntimeError("a consumer cannot be told")

@@ -289,7 +289,10 @@ class Leadership:
             return
         for key in keys:
             if key.startswith(PARTITIONS):
-                self._learn(partition_of(key))
+                try:
+                    self._learn(partition_of(key))
+                except Exception:  # a mistake of ours: the others take their places all the same
+                    logger.exception("partition.not_learned", "what the store says of {key} was not done", key=key)
             elif key.startswith(NODES) and node_of(key) == self._node_id:
                 self._membership.look()
             elif key.startswith(DISKS) and node_of(key) not in self._view.disks:
@@ -468,8 +471,16 @@ class Leadership:
         led, replica.led = replica.led, None
         if led is None:
             return
-        if self._homes.has(replica.partition.topic.name):
-            self._homes.drop(replica.partition)
+        try:
+            if self._homes.has(replica.partition.topic.name):
+                self._homes.drop(replica.partition)
+        except Exception:  # a mistake of ours, or of whoever is told: it leads no longer for that
+            logger.exception(
+                "home.not_dropped",
+                "what {topic}-{partition} stores was not dropped properly",
+                topic=replica.partition.topic.name,
+                partition=replica.partition.index,
+            )
         self._server.end(replica.key)
         known = self._view.partition(*replica.key)
         epoch, leader = (led.state.epoch, NOBODY) if known is None else (known.state.epoch, known.state.leader)
