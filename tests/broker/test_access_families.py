@@ -366,6 +366,7 @@ class Stage:
             "users.to_alter": {"name": "bob"},
             "users.remove": {"name": "bob"},
             "users.save": {"name": "carol"},
+            "users.save_all": {"users": {"carol": User()}},
             "cluster.alter_scram": {"user": "carol", "verifiers": {keys.mechanism: keys}},
             "views.act": {"what": "cancel-job", "query": {"job": "1"}},
             "views.view": {"what": "overview"},

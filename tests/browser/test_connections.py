@@ -72,6 +72,7 @@ def test_one_connection_in_detail(visitor: Visitor, rabbit: pika.BlockingConnect
     assert visitor.fits()
     assert_accessible(page)
     assert_axe(page)
+    visitor.go("/")  # before the connection is closed, and cannot be asked about
 
 
 def test_a_connection_is_closed_when_asked_twice(visitor: Visitor, rabbit: pika.BlockingConnection) -> None:

@@ -130,6 +130,7 @@ def test_what_a_leader_wrote_alone_takes_nothing_out_of_a_compacted_topic(tmp_pa
             cluster.network.cut.clear()
             await cluster.start(leader)
             await cluster.in_sync("orders", {1, 2, 3})
+            await until(lambda: cluster.partition(leader, "orders").visible_offset == 2)
             assert everything(cluster, leader, "orders") == [b"acknowledged", b"acknowledged"]
 
     run(main())
