@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from waystation.cluster import leadership
 from waystation.errors import NotEnoughReplicas, NotLeader, WaystationError
 from waystation.groups.machines.errors import NotCoordinator
 from waystation.log.batches import batch as batches
+from waystation.log.cleaning import truncation
+from waystation.log.commit import GroupCommit
+from waystation.log.log import Log
 from waystation.message import Message
 from waystation.topics.partitions.partition import log_of
 from waystation.topics.partitions.state_log import PartitionStateLog
@@ -132,6 +136,104 @@ def test_what_a_leader_wrote_alone_takes_nothing_out_of_a_compacted_topic(tmp_pa
             await cluster.in_sync("orders", {1, 2, 3})
             await until(lambda: cluster.partition(leader, "orders").visible_offset == 2)
             assert everything(cluster, leader, "orders") == [b"acknowledged", b"acknowledged"]
+
+    run(main())
+
+
+async def alone(cluster: Cluster, leader: int, topic: str, count: int) -> None:
+    """Its followers cannot reach the leader, which is given records that are on its disk only."""
+    for other in cluster.brokers:
+        if other != leader:
+            cluster.network.cut.add(frozenset((leader, other)))
+    broker = cluster.brokers[leader]
+    for number in range(count):
+        broker.messages.publish(topic, [Message(b"alone %d" % number)], 0)
+    await broker.commit.join()
+    assert log_of(cluster.partition(leader, topic)).durable_offset > cluster.partition(leader, topic).visible_offset
+
+
+@pytest.mark.parametrize("flush", ["commit", "os"])
+def test_what_a_leader_wrote_alone_is_not_among_the_newest_that_a_topic_keeps(tmp_path: Path, flush: str) -> None:
+    """Retention by count: what only the leader has takes the place of nothing that is acknowledged."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1, {"waystation.retention.messages": "2"})
+            leader = await cluster.leader("orders")
+            cluster.brokers[leader].commit.configure("os" if flush == "os" else "commit", 1_000)
+            for payload in (b"one", b"two", b"three"):
+                await publish(cluster, leader, "orders", payload)
+            assert everything(cluster, leader, "orders") == [b"two", b"three"]
+            await alone(cluster, leader, "orders", 3)
+            cluster.brokers[leader].topics.refresh(cluster.brokers[leader].topics.get("orders"))
+            await cluster.brokers[leader].housekeeping.retain()
+            assert everything(cluster, leader, "orders") == [b"two", b"three"]
+            await cluster.kill(leader)
+            cluster.network.cut.clear()
+            await cluster.start(leader)
+            assert cluster.partition(leader, "orders").start_offset == 1
+            await cluster.in_sync("orders", {1, 2, 3})
+
+    run(main())
+
+
+def test_a_leader_that_dies_while_its_followers_begin_again_leaves_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that is behind the leader's start empties its log. What was acknowledged is not to be in it alone."""
+    begin_again = truncation.begin_again
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1, {"waystation.retention.messages": "2"})
+            leader = await cluster.leader("orders")
+            others = [one for one in cluster.brokers if one != leader]
+
+            async def dies(log: Log, offset: int, commit: GroupCommit) -> None:
+                await begin_again(log, offset, commit)
+                cluster.network.cut.update(frozenset((leader, other)) for other in others)
+
+            monkeypatch.setattr(truncation, "begin_again", dies)
+            await publish(cluster, leader, "orders", b"one", b"two")
+            await alone(cluster, leader, "orders", 3)
+            cluster.network.cut.clear()
+            copied = [cluster.partition(one, "orders") for one in others]
+            await until(lambda: cluster.network.cut or all(one.end_offset == 5 for one in copied))
+            await cluster.kill(leader)
+            second = await cluster.leader("orders")
+            await until(lambda: cluster.partition(second, "orders").all_visible)
+            assert everything(cluster, second, "orders") == [b"alone 1", b"alone 2"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "start"), [({"retention.ms": "1"}, 32), ({"retention.bytes": "200"}, 2)], ids=["by time", "by bytes"]
+)
+def test_what_a_leader_wrote_alone_is_not_deleted_and_makes_nothing_too_much(
+    tmp_path: Path, settings: dict[str, str], start: int
+) -> None:
+    """The log's start is never above the high watermark."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1, settings)
+            leader = await cluster.leader("orders")
+            partition, housekeeping = cluster.partition(leader, "orders"), cluster.brokers[leader].housekeeping
+            await publish(cluster, leader, "orders", b"one", b"two")
+            assert 0 < partition.size_bytes <= 200
+            if "retention.bytes" in settings:
+                assert partition.begin_segment()  # only what is complete is too much
+            await alone(cluster, leader, "orders", 30)
+            await until(lambda: time.time() * 1000 > log_of(partition).find_max_timestamp()[1] + 2)  # type: ignore[index]
+            if "retention.bytes" in settings:
+                assert partition.begin_segment()
+            await housekeeping.retain()
+            assert everything(cluster, leader, "orders") == [b"one", b"two"]
+            cluster.network.cut.clear()
+            await until(lambda: partition.visible_offset == 32)
+            await housekeeping.retain()
+            assert partition.start_offset == start
 
     run(main())
 

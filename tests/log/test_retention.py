@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from tests.log.kit import DAY_MS, NOW_MS, BootingDisk, Home, run
 from tests.simulation.disk import Fault, SimDisk
@@ -57,6 +58,27 @@ def test_the_segment_in_use_goes_too_when_all_of_it_is_old(tmp_path: Path) -> No
     assert home.put(b"next").base_offset == 5
     home.restart()
     assert home.values(5) == [b"next"]
+
+
+def test_what_may_be_truncated_is_neither_old_nor_too_much(tmp_path: Path) -> None:
+    home = Home(tmp_path, retention_ms=DAY_MS)
+    home.fill(4)
+    home.log.roll(4)
+    home.fill(6)
+    late = NOW_MS + 2 * DAY_MS
+    assert [retention.expired_until(home.log, late, before=offset) for offset in (0, 3, 4, 9, 10)] == [0, 0, 4, 4, 10]
+    home.settings = home.log.settings = TopicSettings(retention_ms=-1, retention_bytes=home.log.active.size)
+    assert [retention.expired_until(home.log, late, before=offset) for offset in (4, 9, 10)] == [0, 0, 4]
+
+
+def test_what_is_above_the_high_watermark_does_not_count_in_the_segment_that_it_is_in(tmp_path: Path) -> None:
+    home = Home(tmp_path, retention_ms=-1, index_interval_bytes=0)
+    home.fill(4)
+    home.log.roll(4)
+    size = home.log.size_bytes
+    home.fill(8)
+    home.settings = home.log.settings = replace(home.settings, retention_bytes=size)
+    assert [retention.expired_until(home.log, NOW_MS, before=offset) for offset in (7, 8, 12)] == [0, 4, 4]
 
 
 def test_an_empty_log_is_left_alone(tmp_path: Path) -> None:

@@ -301,6 +301,8 @@ class Cluster:
         """Drawn once per life: a restart may come with other settings."""
         return TopicSettings(
             cleanup_policy="compact" if name == TABLE else "delete",
+            retention_ms=self.rng.choice((-1, -1, 100)),
+            retention_bytes=self.rng.choice((-1, 2_000, 10_000)),
             segment_bytes=self.rng.choice((900, 3_000, 20_000)),
             index_interval_bytes=self.rng.choice((0, 300, 4_096)),
             min_cleanable_dirty_ratio=0.01,
@@ -528,8 +530,22 @@ class FollowerMachine:
         await self.truncate(STREAM, offset)
 
     async def _trim(self) -> None:
-        """Never beyond what is committed: a leader would not tell its followers to."""
         log, copy = self.logs[STREAM], self.cluster.copies[STREAM]
+        if self.rng.random() < 0.5:
+            await self._retain(log, copy)
+        else:
+            await self._delete_records(log, copy)
+        await asyncio.sleep(self.rng.choice((0.02, 0.2)))
+
+    async def _retain(self, log: Log, copy: Copy) -> None:
+        now_ms, committed = self.world.clock.now_ms(), copy.leader.committed
+        copy.start_asked = max(copy.start_asked, retention.expired_until(log, now_ms, before=committed))
+        await retention.enforce(log, now_ms, before=committed)
+        if self.disk.powered:
+            copy.start_promised = max(copy.start_promised, log.start_offset)
+
+    async def _delete_records(self, log: Log, copy: Copy) -> None:
+        """Never beyond what is committed: a leader would not tell its followers to."""
         offset = self.rng.randint(0, min(copy.leader.committed, log.end_offset))
         bases = [header.base_offset for _, header in copy.content if header.base_offset <= offset]
         offset = bases[-1] if bases else 0  # at the beginning of a batch: a leader may part there
@@ -538,7 +554,6 @@ class FollowerMachine:
             await retention.remove_before(log, offset)
             if self.disk.powered:
                 copy.start_promised = max(copy.start_promised, log.start_offset)
-        await asyncio.sleep(self.rng.choice((0.02, 0.2)))
 
     async def _compact(self) -> None:
         log, copy = self.logs[TABLE], self.cluster.copies[TABLE]

@@ -27,7 +27,7 @@ from waystation.config import TopicSettings
 from waystation.errors import WaystationError
 from waystation.log import log as log_module
 from waystation.log.aborted import AbortedTransactions
-from waystation.log.cleaning import truncation
+from waystation.log.cleaning import retention, truncation
 from waystation.log.log import Appended, Log
 from waystation.log.opening.recovery import Trust, open_log
 from waystation.log.points import TRUNCATED_FILE, trusted_point
@@ -175,6 +175,15 @@ def test_truncating_without_syncing_the_file_is_caught(monkeypatch: pytest.Monke
 
 def test_truncating_without_taking_back_the_recovery_point_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(truncation, "save_truncated", lambda disk, folder, point: None)
+    assert caught(60) > 1
+
+
+def test_deleting_what_is_above_the_high_watermark_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(log: Log, now_ms: int, *, before: int | None = None) -> int:
+        return expired_until(log, now_ms)
+
+    expired_until = retention.expired_until
+    monkeypatch.setattr(retention, "expired_until", hasty)
     assert caught(60) > 1
 
 

@@ -147,8 +147,9 @@ class GroupCommit:
         return self.mode == "commit"
 
     def waits_for(self, log: Log) -> bool:
-        """Whether what this log was given is acknowledged only when it is durable: upper tiers in every mode."""
-        return log.tier > 0 or self.mode == "commit"
+        """Whether what this log was given is acknowledged only when it is durable: in every mode, upper tiers, and what
+        other brokers have, too."""
+        return log.tier > 0 or log.replicated or self.mode == "commit"
 
     async def quiesce(self, logs: Collection[Log]) -> None:
         """Returns when no round is using the logs; they are forgotten. Before closing or deleting them."""

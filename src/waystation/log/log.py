@@ -72,12 +72,15 @@ class Log(SegmentReader):
         settings: TopicSettings,
         *,
         tier: int = 0,
+        replicated: bool = False,
         on_write: Callable[[Log], None] | None = None,
     ) -> None:
+        """`replicated`: other brokers have it, too. What is acknowledged is not for the log to know."""
         super().__init__(folder)
         self.world = world
         self.settings = settings
         self.tier = tier
+        self.replicated = replicated
         self.on_write = on_write
         self.on_readable: Callable[[], None] | None = None
         self.on_durable: Callable[[], None] | None = None
@@ -483,7 +486,8 @@ class Log(SegmentReader):
         if not self.tier:
             self.stalled = None
         self.durable_offset = job.point.offset
-        self.trim(self.durable_offset)
+        if not self.replicated:
+            self.trim(self.durable_offset)
         if job.unsaved is None:
             self.recovery_point = job.point
         else:
@@ -588,8 +592,9 @@ class Log(SegmentReader):
         """Retention by count: of what is before `acknowledged`, the newest `retention_messages` offsets are left.
 
         Where an acknowledgement waits for the disk, that is the durable offset: whatever a power cut takes from the
-        end, as many as were asked for are there. Only in memory, and again so at the next start; `retention.enforce`
-        writes it down and removes files.
+        end, as many as were asked for are there. Where other brokers have it, too, that is the high watermark, and
+        its partition trims it: what is above may be truncated. Only in memory, and again so at the next start;
+        `retention.enforce` writes it down and removes files.
         """
         most = self.settings.retention_messages
         if most >= 0 and self.settings.deletes and self.failure is None:

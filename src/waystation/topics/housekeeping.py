@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from waystation.config import BrokerSettings
 from waystation.log.cleaning import compaction, retention
@@ -89,8 +90,10 @@ class Housekeeping:
 
     async def retain(self) -> None:
         now = self._world.clock.now_ms()
-        for _, log in self._topics.logs():
-            if await self._attempt("retention", log, lambda log: retention.enforce(log, now)):
+        for partition in self._topics.replicas():
+            log = log_of(partition)
+            enforce = partial(retention.enforce, now_ms=now, before=partition.visible_offset)
+            if await self._attempt("retention", log, enforce):
                 logger.info("retention.removed", "retention removed old segments: {log}", log=log.folder)
             log.producers.expire(now - self._settings.integer("producer.id.expiration.ms"))
 

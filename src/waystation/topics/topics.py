@@ -343,6 +343,7 @@ class Topics:
             topic.settings,
             trust,
             tier=TIERS.get(topic.name, 0),
+            replicated=self._replicas is not None,
             on_write=self._commit.written,
         )
 
@@ -660,7 +661,7 @@ class Topics:
         for partition in topic.partitions:
             log = log_of(partition)
             log.settings = topic.settings
-            log.trim(log.durable_offset if partition.waits else log.written_offset)
+            log.trim(partition.durable_offset if partition.waits else partition.visible_offset)
 
     def _changed(self) -> None:
         for callback in self._on_change:

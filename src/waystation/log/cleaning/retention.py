@@ -1,8 +1,9 @@
 """Old segments go: by age, by size, and when everything in them is below the log's start. Where a topic has a number of
 messages, its logs move their start by themselves, exactly (`Log.trim`); that is written down here.
 
-Whole segments only, oldest first, never one that is still being synced. The new start is durable before a file is
-removed, so a crash in between never brings half of the past back.
+Whole segments only, oldest first, never one that is still being synced. In a cluster also none that reaches above the
+high watermark: what is above may be truncated, so it is not deleted, and nothing is deleted because of it. The new
+start is durable before a file is removed, so a crash in between never brings half of the past back.
 """
 
 from __future__ import annotations
@@ -16,26 +17,39 @@ from waystation.log.segments.swap import settle
 from waystation.world.uncancelled import to_its_end
 
 
-def expired_until(log: Log, now_ms: int) -> int:
-    """The offset up to which records are too old or too many; the log's present start if none are."""
+def expired_until(log: Log, now_ms: int, *, before: int | None = None) -> int:
+    """The offset up to which records are too old or too many; the log's present start if none are. `before`: from there
+    on they may be truncated."""
     settings = log.settings
+    limit = log.written_offset if before is None else before
     until = log.start_offset
     if not settings.deletes:
         return until
     if settings.retention_ms >= 0:
         for i, segment in enumerate(log.segments):
             last = i + 1 == len(log.segments)
-            if (last and segment.size == 0) or _age_ms(segment, now_ms) <= settings.retention_ms:
+            end = log.written_offset if last else log.segments[i + 1].base_offset
+            if end > limit or (last and segment.size == 0) or _age_ms(segment, now_ms) <= settings.retention_ms:
                 break
-            until = max(until, log.written_offset if last else log.segments[i + 1].base_offset)
+            until = max(until, end)
     if settings.retention_bytes >= 0:
-        excess = log.size_bytes - settings.retention_bytes
+        excess = _size_before(log, limit) - settings.retention_bytes
         for segment, following in pairwise(log.segments):
-            if excess < segment.size:
+            if following.base_offset > limit or excess < segment.size:
                 break
             excess -= segment.size
             until = max(until, following.base_offset)
     return until
+
+
+def _size_before(log: Log, offset: int) -> int:
+    """In bytes; of a segment that reaches further, what its index knows to be before the offset."""
+    size = log.size_bytes
+    for segment in reversed(log.segments):
+        if segment.last_offset < offset:
+            break
+        size -= segment.size - segment.index.floor(offset - segment.base_offset)
+    return size
 
 
 def _age_ms(segment: Segment, now_ms: int) -> int:
@@ -51,11 +65,11 @@ SEALED_EARLY_BYTES = 1024 * 1024
 topic of a hundred messages would have a file of `segment.bytes`."""
 
 
-async def enforce(log: Log, now_ms: int) -> int:
-    """Removes what retention says; returns how many segments went."""
+async def enforce(log: Log, now_ms: int, *, before: int | None = None) -> int:
+    """Removes what retention says; returns how many segments went. `before`: from there on it may be truncated."""
     if _mostly_trimmed(log):
         begin_segment(log)
-    until = expired_until(log, now_ms)
+    until = expired_until(log, now_ms, before=before)
     below_start = len(log.segments) > 1 and log.segments[1].base_offset <= log.start_offset
     due = until > log.start_offset or below_start or log.start_offset > log.saved_start
     if log.failure is not None or log.truncation is not None or not due:

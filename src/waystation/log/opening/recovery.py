@@ -78,10 +78,11 @@ def open_log(
     trust: Trust,
     *,
     tier: int = 0,
+    replicated: bool = False,
     on_write: Callable[[Log], None] | None = None,
 ) -> Log:
     """The log in `folder`, recovered, created if it is new. Blocks while it reads."""
-    log = Log(world, folder, settings, tier=tier, on_write=on_write)
+    log = Log(world, folder, settings, tier=tier, replicated=replicated, on_write=on_write)
     names = world.disk.list(folder)
     point, log.truncations = trusted_point(world.disk, folder, trust.point, TRUNCATED_FILE in names)
     if point is None and trust.point is not None:  # what is known does not count: then nothing is lost, for all we know
@@ -111,7 +112,8 @@ def open_log(
     else:
         active = log.active
         log.recovery_point = RecoveryPoint(log.end_offset, active.base_offset, active.size, log.truncations)
-    log.trim(log.end_offset)
+    if not replicated:
+        log.trim(log.end_offset)
     for segment in log.segments:
         segment.close()  # opened again on first use
     return log

@@ -2,7 +2,8 @@
 
 What readers see and what is acknowledged ends at the high watermark: every replica that counts has what is before it,
 on its disk. It never goes back here. A leader is told of it by its followers' fetches, a follower by its leader's
-answers (`cluster/replication`); both call `advance`.
+answers (`cluster/replication`); both call `advance`. The log's start is never above it: what is above may be truncated,
+and a follower that is behind the start empties its log.
 
 Who waits for a receipt waits for the high watermark, whatever the broker's flush setting is. When the partition is led
 by another broker, all of them are told NotLeader: what was appended may be truncated.
@@ -75,6 +76,7 @@ class ReplicatedPartition(Partition):
         """More of it is on this broker's disk."""
         super().__init__(topic, index, log, unfinished, commit)
         self._high_watermark = min(max(high_watermark, log.start_offset), log.end_offset)
+        log.trim(self._high_watermark)
 
     def _bind(self, log: Log) -> None:
         super()._bind(log)
@@ -162,6 +164,7 @@ class ReplicatedPartition(Partition):
         reached = min(high_watermark, self._log.end_offset)
         if reached > self._high_watermark:
             self._high_watermark = reached
+            self._log.trim(reached)
             self.tell_waiting()
             self.wake()
 
