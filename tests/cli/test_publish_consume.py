@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.cli.kit import Cli
+from tests.support.server import Server
 from tests.support.waiting import DEADLINE_S, wait_for
 
 
@@ -156,6 +157,24 @@ def test_following_shows_new_messages_until_stopped(cli: Cli, topic: str) -> Non
         follower.send_signal(signal.SIGTERM)
         follower.communicate(timeout=DEADLINE_S)
     assert follower.returncode == 0
+
+
+def test_following_goes_on_after_the_broker_was_killed_and_has_started_again(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        cli = Cli(server.bootstrap)
+        cli("publish", "followed", "old")
+        follower = cli.start("consume", "followed", "--follow")
+        assert follower.stdout is not None
+        try:
+            assert follower.stdout.readline() == b"old\n"
+            server.kill()
+            server.start()
+            cli("publish", "followed", "new")
+            assert follower.stdout.readline() == b"new\n"
+        finally:
+            follower.send_signal(signal.SIGTERM)
+            follower.communicate(timeout=DEADLINE_S)
+        assert follower.returncode == 0
 
 
 def test_a_message_typed_at_a_pipe_goes_out_before_the_pipe_ends(cli: Cli, topic: str) -> None:

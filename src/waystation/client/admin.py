@@ -244,12 +244,12 @@ async def commit_offsets(core: Core, group: str, offsets: Sequence[Position], *,
 
 async def read_batches(core: Core, positions: list[Position], *, uncommitted: bool) -> list[PartitionBatches]:
     command = ReadBatches(positions=positions, uncommitted=uncommitted)
-    return await core.ask(command, list[PartitionBatches])
+    return await core.ask(command, list[PartitionBatches], resend=True)
 
 
 async def await_records(core: Core, positions: list[Position], wait_ms: int, *, uncommitted: bool) -> bool:
     command = AwaitRecords(positions=positions, wait_ms=wait_ms, uncommitted=uncommitted)
-    return await core.ask(command, bool, timeout_s=wait_ms / 1000 + core.timeout_s)
+    return await core.ask(command, bool, resend=True, timeout_s=wait_ms / 1000 + core.timeout_s)
 
 
 async def join_group(core: Core, member: Consumer, group: str, topics: Sequence[str]) -> int:
