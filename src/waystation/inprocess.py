@@ -73,6 +73,7 @@ class EmbeddedBroker(Client):
         return f"<waystation.EmbeddedBroker data={self.data!r} {state}>"
 
     def _end(self) -> None:
+        self._bridge.end()
         self._broker.close()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -405,3 +406,30 @@ def test_the_example_of_the_front_page_runs(url: str) -> None:
         with jobs.get(timeout=30) as message:
             assert message.json() == {"resize": "b.png"}
         wait_for(lambda: [order["id"] for order in audited] == [7, 8], "the auditor saw both")
+
+
+def test_what_is_asked_in_the_moment_of_close_is_refused(url: str) -> None:
+    """The loop takes it, and has made its last turn."""
+
+    class Deaf:
+        def call_soon_threadsafe(self, *call: Any) -> None:
+            pass
+
+    mq = waystation.connect(url)
+    jobs = mq.queue(unique("late"))
+    mq.close()
+    mq._bridge.loop = Deaf()  # type: ignore[assignment]
+    refused: list[errors.WaystationError] = []
+
+    def ask(call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except errors.ConnectionLost as error:
+            refused.append(error)
+
+    for call in (lambda: jobs.put("x"), lambda: jobs.put_nowait("x").result(), mq.ping, lambda: jobs.get(timeout=1)):
+        asking = threading.Thread(target=ask, args=(call,), daemon=True)
+        asking.start()
+        asking.join(DEADLINE_S)
+        assert not asking.is_alive()
+    assert [str(error) for error in refused] == ["the client is closed"] * 4

@@ -37,6 +37,7 @@ class Bridge:
         """Set when the client is closed."""
         self._thread_id = thread_id
         self._forked: WaystationError | None = None
+        self._ended = False
         self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._scheduled = False
 
@@ -47,6 +48,21 @@ class Bridge:
         if not self._scheduled:
             self._scheduled = True
             self._wake()
+        self._check_ended()
+
+    def end(self) -> None:
+        """The loop is about to stop. What was posted before is taken; all that comes later is refused, since it might
+        be posted to a loop that has made its last turn, and be waited for without end."""
+        self._ended = True
+        try:
+            self.loop.call_soon_threadsafe(self._drain)
+        except (RuntimeError, WaystationError):
+            pass  # it has stopped already
+
+    def _check_ended(self) -> None:
+        # Looked at behind the posting: then either `end` drains it, or we see that it has ended.
+        if self._ended:
+            raise ConnectionLost("the client is closed")
 
     def soon(self, call: Callable[[], None]) -> None:
         self.post(call)
@@ -85,13 +101,16 @@ class Bridge:
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Begins to run a coroutine on the loop; those of one thread begin in the order of the calls."""
         try:
-            return asyncio.run_coroutine_threadsafe(work, self.loop)
+            self._check_ended()
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
         except RuntimeError:
             work.close()
             raise ConnectionLost("the client is closed") from None
         except WaystationError:
             work.close()
             raise
+        self._check_ended()
+        return future
 
     def wait(self, future: Future[T], timeout: float | None = None) -> T:
         self.check_thread()
@@ -176,7 +195,7 @@ class Bridge:
     def check_thread(self) -> None:
         """Waiting on the loop's own thread would never end, nor would waiting for it in a forked child."""
         self.check_forked()
-        if threading.get_ident() == self._thread_id:
+        if threading.get_ident() == self._thread_id and not self._ended:  # then another thread may have its number
             raise Conflict(
                 "this is the client's own thread (a future's callback runs here): it must not wait; "
                 "use another thread, or a form that does not wait"
@@ -192,6 +211,10 @@ def ends_worker(error: BaseException) -> bool:
 def gathered(futures: list[Future[Any]]) -> list[Any]:
     """All results; the first error."""
     return [future.result() for future in futures]
+
+
+_LAST_TURNS = 5
+"""In which what was posted to a client that is closed fails: it is drained, sent, refused, and its task ends."""
 
 
 class LoopThread:
@@ -215,6 +238,8 @@ class LoopThread:
             self.loop.close()
 
     async def _finish(self) -> None:
+        for _ in range(_LAST_TURNS):
+            await asyncio.sleep(0)
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()

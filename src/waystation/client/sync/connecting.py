@@ -42,6 +42,7 @@ class RemoteClient(Client):
         self._at_exit = AtExit(self)
 
     def _end(self) -> None:
+        self._bridge.end()
         self._thread.stop()
 
     def __repr__(self) -> str:
