@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,8 @@ from tests.support.names import unique
 from tests.support.ports import free_port
 from tests.support.server import Server
 from tests.support.waiting import wait_for
-from waystation import errors
+from waystation import aio, errors
+from waystation.client.links import connection
 
 
 @pytest.fixture
@@ -227,3 +230,20 @@ def test_requests_fail_when_their_time_is_over(server: Server) -> None:
         server.kill()
         with pytest.raises(errors.ConnectionLost):
             jobs.put("x")
+
+
+def test_a_loop_that_stood_still_is_not_the_brokers_silence(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A debugger, a handler that computes, SIGSTOP: nobody has asked the broker whether it is there."""
+    monkeypatch.setattr(connection, "SILENCE_S", 1.0)
+
+    async def main() -> None:
+        async with aio.connect(f"waystation://{server.bootstrap}") as mq:
+            jobs = await mq.queue(unique("jobs"))
+            await jobs.put("x")
+            message = await jobs.get(timeout=30)
+            time.sleep(3)  # noqa: ASYNC251  # what nobody should do
+            await asyncio.sleep(1.5)
+            await message.ack()
+            assert mq._core.main.epoch == 0
+
+    asyncio.run(main())

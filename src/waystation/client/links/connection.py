@@ -130,6 +130,7 @@ class Connection:
         self._number = 0
         self._last_id = 0
         self._heard = 0.0
+        self._ticked = 0.0
         self._since = 0.0
         self._cut: WaystationError | None = None  # why the last link ended; None while it lives
         self._said = ""  # the broker's last words about the connection as a whole
@@ -153,6 +154,7 @@ class Connection:
                     raise
             await asyncio.sleep(delay)
             delay = min(delay * 2, 1.0)
+        self._ticked = self.loop.time()
         self._ticker = self.loop.call_later(TICK_S, self._tick)
         return answer
 
@@ -448,6 +450,9 @@ class Connection:
         """Deadlines, and whether the broker still lives."""
         self._ticker = self.loop.call_later(TICK_S, self._tick)
         now = self.loop.time()
+        late_s, self._ticked = now - self._ticked - TICK_S, now
+        if late_s > TICK_S:
+            self._heard += late_s  # this loop stood still: what the broker has said meanwhile is yet to be read
         for id, pending in list(self._pending.items()):
             if pending.deadline < now:
                 if pending.orphan is None or not pending.sent:
