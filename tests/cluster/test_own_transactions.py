@@ -1,9 +1,12 @@
 """A transaction of the broker's own (AMQP's tx, the native protocol's, a redrive) whose data does not outlive a change
-of the leader: it is not committed."""
+of the leader is not committed; nor is a record given up for a dead letter that does not."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -68,5 +71,34 @@ def test_what_the_next_leader_of_a_shard_does_not_have_is_not_committed(tmp_path
                 await (tx.stage() if staged else tx.end(commit=True))
             await tx.end(commit=False)
             assert ready(cluster, 2, queue) == 0, "half of the transaction is there"
+
+    run(main())
+
+
+@pytest.mark.parametrize("target", ["jobs", "topic:dead"])
+def test_a_dead_letter_of_a_share_group_counts_as_sent_when_the_replicas_have_it(tmp_path: Path, target: str) -> None:
+    """Then its record is done with, in another log: nobody would send it again."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            broker = cluster.brokers[1]
+            for index in range(3):
+                await lead(cluster, QUEUES_TOPIC, index, 1)
+            await until(lambda: len(broker.shards) == 3)
+            await broker.queues.declare("jobs")
+            await broker.topics.create("dead", 1)
+            await lead(cluster, "dead", 0, 1)
+            where = (QUEUES_TOPIC, broker.shards.of("jobs").index) if target == "jobs" else ("dead", 0)
+            keep_back(cluster, 1, (broker.topics.get(where[0]).id, where[1]))
+            one: Any = SimpleNamespace(partition=SimpleNamespace(index=0))
+            letter = (None, b"1", (), Message(b"1"))
+            sending = asyncio.ensure_future(broker.shared.dead_letters._hand_over(one, target, [letter]))
+            written = cluster.partition(1, *where)
+            await until(lambda: written.end_offset > written.visible_offset)
+            await asyncio.sleep(0.1)
+            assert not sending.done()
+            await lead(cluster, *where, 2)
+            with pytest.raises(NotLeader):
+                await sending
 
     run(main())

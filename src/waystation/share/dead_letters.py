@@ -1,9 +1,9 @@
 """Dead letters of share groups: the record, as it was, with its failure history, to a topic or a queue.
 
-The dead letter is written before the group's state says that the record is done, and to a log that is synced before it;
-so a dead record is never lost on the way. (A crash between the two writes the dead letter again.) A target that cannot
-take it now is tried again; until then the record is out of everybody's reach, and the group's start offset waits for
-it.
+The dead letter is written before the group's state says that the record is done, and to a log that is synced before it
+(in a cluster, all replicas in sync have it before), so a dead record is never lost on the way. (A crash between the two
+writes the dead letter again.) A target that cannot take it now is tried again; until then the record is out of
+everybody's reach, and the group's start offset waits for it.
 
 To a topic go the record's own bytes, with the headers `x-death` and Kafka's `__dlq.errors.*` (KIP-1191), and without a
 delay and a time to live; to a queue the message that the record is. An exchange sends it to queues and topics as its
@@ -34,10 +34,12 @@ from waystation.queues.failure_history import (
     with_death,
 )
 from waystation.queues.redriven import Origin, origin_of
+from waystation.queues.shard.shard import PutResult
 from waystation.routing.namespace_names import local_name
 from waystation.share.group import SharedGroup
 from waystation.share.machines.delivery import EXPIRED, REJECTED, Death
 from waystation.share.partition import SharedPartition
+from waystation.topics.partitions.partition import Partition, Receipt
 from waystation.topics.publishing import Publishing
 from waystation.topics.records.crossing import OF_TIME, TAKEN_AT, message_of
 from waystation.topics.topics import Topic
@@ -62,7 +64,7 @@ class QueueTargets(Protocol):
 
     def __contains__(self, name: object) -> bool: ...
     async def declare(self, name: str) -> object: ...
-    def put(self, name: str, messages: Sequence[Message]) -> object: ...
+    def put(self, name: str, messages: Sequence[Message]) -> PutResult: ...
 
 
 class Exchanges(Protocol):
@@ -214,19 +216,20 @@ class ShareGroupDeadLetters:
     async def _hand_over(self, one: SharedPartition, target: str, dead_letters: list[ShareGroupDeadLetter]) -> None:
         if target.startswith(TOPIC_TARGET):
             topic = await self._ensure_topic(target.removeprefix(TOPIC_TARGET))
+            partition = topic.partitions[one.partition.index % len(topic.partitions)]
             for key, value, headers, _ in dead_letters:
-                self._append(one, topic, (key, value, headers))
+                self._append(partition, (key, value, headers))
+            await _replicated(Receipt(partition, partition.end_offset))
             return
         queues = self._queues()
         if target not in queues:
             await queues.declare(target)
-        queues.put(target, [message for *_, message in dead_letters])
+        await _replicated(queues.put(target, [message for *_, message in dead_letters]).receipt)
 
     def _append(
-        self, one: SharedPartition, topic: Topic, dead_letter: tuple[bytes | None, bytes | None, tuple[HeaderPair, ...]]
+        self, partition: Partition, dead_letter: tuple[bytes | None, bytes | None, tuple[HeaderPair, ...]]
     ) -> None:
         batch = batches.build([dead_letter], self._clock.now_ms())
-        partition = topic.partitions[one.partition.index % len(topic.partitions)]
         self._publishing.append(partition, batch, self._publishing.check(partition, batch))
 
     def _dead_letter(
@@ -255,6 +258,12 @@ class ShareGroupDeadLetters:
             ttl_ms=None,
         )
         return record.key, record.value, headers, moved
+
+
+async def _replicated(receipt: Receipt) -> None:
+    """A leader that lacks it may come next, whatever the order in which this broker's logs are synced. NotLeader."""
+    if receipt.partition.replicated:
+        await receipt.partition.until_durable(receipt.offset)
 
 
 def _origin(one: SharedPartition, record: Record, message: Message) -> Origin:
