@@ -16,6 +16,7 @@ from waystation.broker.broker import Broker
 from waystation.errors import Conflict, Invalid, NotFound, StorageFailed
 from waystation.message import Message
 from waystation.queues.settings import QueueSettings, declared
+from waystation.wire.amqp.template import AT_ONCE_MS
 
 CLASSIC = QueueSettings(queue_type="classic", overflow="drop-oldest")
 
@@ -38,7 +39,8 @@ def settings_of(broker: Broker, name: str) -> QueueSettings:
         ({"message_ttl": 5}, {}, {"ttl_ms": 5}),
         ({"message_ttl": 5}, {"ttl_ms": 3}, {"ttl_ms": 3}),
         ({"message_ttl": 5}, {"ttl_ms": 9}, {"ttl_ms": 5}),
-        ({"message_ttl": 0}, {}, {"ttl_ms": 1}),
+        ({"message_ttl": 0}, {}, {"ttl_ms": AT_ONCE_MS}),
+        ({"message_ttl": 0}, {"ttl_ms": 3}, {"ttl_ms": 3}),
         ({"expires": 7}, {"expires_ms": 70}, {"expires_ms": 7}),
         ({"max_length": 10}, {"max_length": 20}, {"max_length": 10}),
         ({"max_length_bytes": 10}, {}, {"max_bytes": 10}),

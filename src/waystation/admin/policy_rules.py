@@ -19,6 +19,7 @@ from waystation.observe.events import event_logger
 from waystation.queues.settings import Overflow, QueueSettings
 from waystation.routing.matching.regex import Regex
 from waystation.routing.table import MAX_NAME_BYTES
+from waystation.wire.amqp.template import AT_ONCE_MS
 
 logger = event_logger("waystation.policies")
 
@@ -148,7 +149,8 @@ def _limit(settings: QueueSettings, field: str, value: int, found: dict[str, Any
         if settings.queue_type == "classic" or value == NO_DELIVERY_LIMIT:
             return  # RabbitMQ has no such limit on classic queues
         value += 1  # the first delivery is not a redelivery
-    value = max(value, 1)  # there is no limit of nothing; what comes nearest to it is one
+    if not value:  # there is no limit of nothing; what comes nearest to it is one, or time to reach who waits
+        value = AT_ONCE_MS if field == "ttl_ms" else 1
     present = getattr(settings, field)
     if not present or value < present:
         found[field] = value
