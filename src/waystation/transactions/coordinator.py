@@ -348,10 +348,18 @@ class TransactionCoordinator:
         return aborted
 
     def decided(self, name: str) -> Decision | None:
-        """The last decision of a name, or None."""
+        """The last decision of a name, or None. It may not be durable yet."""
         self._check_open()
         self._log_of_name(name)
         return self._decisions.last(name)
+
+    async def durably_decided(self, name: str) -> Decision | None:
+        """The same, for one who acts on it: what is lost with this broker was never decided."""
+        last = self.decided(name)
+        if last is not None:
+            await self._log_of_name(name).committed()
+            self._log_of_name(name)
+        return last
 
     # -- what operators ask for ------------------------------------------------------------------------------------
 

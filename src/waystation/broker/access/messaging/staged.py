@@ -45,10 +45,10 @@ class StagedAccess(Family):
         aborted = await transactions.abort_all(checked)
         return aborted + (await transactions.abort_prefix(prefix, fence=fence) if prefix else 0)
 
-    def position(self, name: str) -> int | None:
-        """The number of the last decision under this name; None: there is none."""
+    async def position(self, name: str) -> int | None:
+        """The number of the last decision under this name, which is durable; None: there is none."""
         self._ask("describe", "transactional-id", name)
-        last = self._broker.transactions.decided(name)
+        last = await self._broker.transactions.durably_decided(name)
         return None if last is None else last.sequence
 
     def _may_write(self, transactional_id: str) -> None:

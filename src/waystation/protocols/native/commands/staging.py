@@ -79,5 +79,5 @@ def abort_staged(session: NativeSession, command: AbortStaged) -> Awaitable[int]
     return session.access.staged.abort(command.staged, prefix=command.prefix, fence=command.fence)
 
 
-def staged_position(session: NativeSession, command: StagedPosition) -> int | None:
+def staged_position(session: NativeSession, command: StagedPosition) -> Awaitable[int | None]:
     return session.access.staged.position(command.name)
