@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.broker.kit import run
 from tests.cluster.in_process import Cluster, cluster_of, until
 from tests.cluster.test_replication import everything, publish
 from waystation.cluster.leadership import Leadership
-from waystation.errors import Unavailable
+from waystation.errors import Corrupt, Unavailable
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
 
 pytestmark = pytest.mark.timeout(120)
@@ -71,3 +72,21 @@ def test_the_audit_sees_a_replica_that_is_stuck(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(Leadership, "_recreate", stuck)
     with pytest.raises(TimeoutError):
         run(heals(tmp_path, 3.0))
+
+
+def test_a_node_whose_files_were_taken_away_is_not_told_to_go_on_as_if_nothing_were_missing(tmp_path: Path) -> None:
+    """It is in the in-sync set still, and could lead with an empty log."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1)
+            leader = await cluster.leader("orders")
+            await publish(cluster, leader, "orders", b"1")
+            await cluster.in_sync("orders", {1, 2, 3})
+            missing = Path(cluster.partition(2, "orders").folder)
+            await cluster.stop(2)
+            shutil.rmtree(missing)
+            with pytest.raises(Corrupt, match=r"mkdir -p .* and start this node once with `serve --restored`"):
+                await cluster.start(2)
+
+    run(main())

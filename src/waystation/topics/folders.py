@@ -121,9 +121,17 @@ class TopicFolders:
                 continue  # it has moved to other brokers
             point = self._points.of(f"{row.id}/{index}")
             if str(index) not in names and point is not None and point.offset > 0:
-                raise Corrupt(
+                missing = (
                     f"topic {row.name!r} had records up to offset {point.offset} in {folder}/{index}, and that folder"
-                    " is missing. Put it back from a backup; or, to continue without those records, create it:"
+                    " is missing."
+                )
+                if self._replicas is not None:  # others count on what this node has promised to have
+                    raise Corrupt(
+                        f"{missing} Create it (mkdir -p '{folder}/{index}'), and start this node once with"
+                        " `serve --restored`: it then copies from the others"
+                    )
+                raise Corrupt(
+                    f"{missing} Put it back from a backup; or, to continue without those records, create it:"
                     f" mkdir -p '{folder}/{index}'"
                 )
 
