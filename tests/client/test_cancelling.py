@@ -9,6 +9,7 @@ from typing import Any
 from tests.support.names import unique
 from tests.support.waiting import DEADLINE_S, wait_for
 from waystation import aio
+from waystation.errors import Conflict
 
 
 def test_a_get_cancelled_as_its_message_arrives_gives_it_back(url: str) -> None:
@@ -136,5 +137,46 @@ def test_a_worker_gets_what_was_acked_for_a_cancelled_task(url: str) -> None:
                 await jobs.put("b")
                 await asyncio.wait_for(both.wait(), DEADLINE_S)
                 assert sorted(seen) == ["a", "b"]
+
+    asyncio.run(main())
+
+
+def test_a_first_request_that_is_cancelled_leaves_others_their_replies(url: str) -> None:
+    """The broker opens the inbox for a request that nobody waits for any more."""
+
+    async def main() -> None:
+        async with aio.connect(url) as mq:
+            name = unique("double")
+
+            @mq.respond(name)
+            def double(message: Any) -> Any:
+                return 2 * message.json()
+
+            await mq.ready()
+            first = asyncio.ensure_future(mq.request(name, 1))
+            await asyncio.sleep(0)
+            first.cancel()
+            replies = await asyncio.gather(*(mq.request(name, number, timeout=DEADLINE_S) for number in range(3)))
+            assert [reply.json() for reply in replies] == [0, 2, 4]
+
+    asyncio.run(main())
+
+
+def test_two_requests_with_one_correlation_id_do_not_take_each_others_replies(url: str) -> None:
+    async def main() -> None:
+        async with aio.connect(url) as mq:
+            name = unique("echo")
+
+            @mq.respond(name)
+            def echo(message: Any) -> Any:
+                return message.json()
+
+            await mq.ready()
+            asking = [mq.request(name, number, timeout=DEADLINE_S, correlation_id="c") for number in range(2)]
+            one, other = await asyncio.gather(*asking, return_exceptions=True)
+            assert not isinstance(one, BaseException)
+            assert one.json() == 0
+            assert isinstance(other, Conflict)
+            assert (await mq.request(name, 2, timeout=DEADLINE_S, correlation_id="c")).json() == 2
 
     asyncio.run(main())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from waystation.client.links.connection import Connection
-from waystation.errors import ConnectionLost, WaystationError
+from waystation.errors import Conflict, ConnectionLost, WaystationError
 from waystation.message import Delivered
 from waystation.protocol import OpenInbox
 
@@ -24,16 +25,21 @@ class Inbox:
         """What `reply_to` has to say."""
         if self._name is None:
             if self._opening is None:
-                self._opening = asyncio.ensure_future(
-                    self._connection.ask(OpenInbox(consumer=self._number), str, resend=True)
+                self._opening = self._connection.loop.create_future()
+                opening = _Opening(self, self._opening)
+                self._connection.request(
+                    OpenInbox(consumer=self._number), str, opening, resend=True, orphan=self.opened
                 )
-            try:
-                self._name = await asyncio.shield(self._opening)
-            finally:
-                self._opening = None
+            return await asyncio.shield(self._opening)
         return self._name
 
+    def opened(self, name: str | None) -> None:
+        """The broker's answer; None: it refused. It may come when nobody waits for it any more."""
+        self._name, self._opening = name, None
+
     def expect(self, correlation_id: str) -> asyncio.Future[Delivered]:
+        if correlation_id in self._waiting:
+            raise Conflict(f"correlation_id: {correlation_id!r:.60} is that of a request that still waits")
         future: asyncio.Future[Delivered] = self._connection.loop.create_future()
         self._waiting[correlation_id] = future
         future.add_done_callback(lambda _: self._waiting.pop(correlation_id, None))
@@ -63,3 +69,23 @@ class Inbox:
 
     def forked(self, error: WaystationError) -> None:
         pass  # whoever waits for a reply is in the parent
+
+
+class _Opening:
+    """Waits for the broker's answer, whoever asked for it first: they may be cancelled, and the inbox is open then."""
+
+    def __init__(self, inbox: Inbox, future: asyncio.Future[str]) -> None:
+        self._inbox = inbox
+        self._future = future
+
+    def done(self) -> bool:
+        return self._future.done()
+
+    def set_result(self, name: Any) -> None:
+        self._inbox.opened(name)
+        self._future.set_result(name)
+
+    def set_exception(self, error: WaystationError) -> None:
+        self._inbox.opened(None)
+        self._future.set_exception(error)
+        self._future.exception()  # those who waited may have been cancelled
