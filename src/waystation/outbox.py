@@ -33,6 +33,7 @@ import msgspec
 
 from waystation.client.options.payloads import Value
 from waystation.client.options.values import MessageOptions, make_message
+from waystation.client.sending.producing import size_of
 from waystation.client.sync.client import Client
 from waystation.client.sync.queue import Queue
 from waystation.errors import Invalid
@@ -40,6 +41,8 @@ from waystation.message import Message
 
 TOPIC, QUEUE = "topic:", "queue:"
 BATCH = 500
+BATCH_BYTES = 4 * 1024 * 1024
+"""Of a batch, or one message that is larger: what goes to one place goes in one frame, and a frame has a limit."""
 NOTE_TYPE = "waystation.outbox.note"
 _MAX_BACKOFF_S = 30.0
 
@@ -260,7 +263,7 @@ class Relay:
         notes = self._client.queue(self._notes)
         with self._client.transaction(self._transactional_id) as tx:
             self._finish_others(connection, notes)
-            rows = self._rows(connection, self._batch)
+            rows = _portion(self._rows(connection, self._batch))
             if not rows:
                 tx.abort()
                 return 0
@@ -285,6 +288,16 @@ class Relay:
                 self.outbox.delete(connection, note.json())
                 connection.commit()
                 notes.cancel(note.id)
+
+
+def _portion(rows: list[tuple[int, str, Message]]) -> list[tuple[int, str, Message]]:
+    """The first of them, as many as are carried at once."""
+    size = 0
+    for i, (_, _, message) in enumerate(rows):
+        size += size_of(message)
+        if i and size > BATCH_BYTES:
+            return rows[:i]
+    return rows
 
 
 def _by_target(rows: list[tuple[int, str, Message]]) -> list[tuple[str, list[Message]]]:

@@ -199,3 +199,21 @@ def test_bad_rows_are_refused_where_they_are_written(outbox: Outbox, connect: Co
     connection.close()
     with pytest.raises(Invalid, match="table"):
         Outbox("x", table="a; drop table b")
+
+
+def test_large_rows_are_carried_in_several_batches(tmp_path: Path, mq: waystation.Client) -> None:
+    """All of them would not fit in a frame."""
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "large.db")
+
+    outbox, connection = Outbox("large"), connect()
+    outbox.create_table(connection)
+    payload = b"x" * 900_000
+    for _ in range(80):
+        outbox.put(connection, "large", payload)
+    connection.commit()
+    assert Relay(outbox, connect, mq).run_once() == 80
+    assert outbox.waiting(connection) == 0
+    connection.close()
+    assert mq.queue("large").describe().ready == 80
