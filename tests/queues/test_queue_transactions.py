@@ -9,9 +9,11 @@ import pytest
 from tests.broker.queue_kit import Inbox, Machine, consumer, on_a_machine, put
 from tests.simulation.faults import Fault
 from waystation.broker.broker import Broker
-from waystation.errors import Conflict, Full, StorageFailed, WaystationError
+from waystation.errors import Conflict, Full, NotLeader, StorageFailed, WaystationError
 from waystation.message import Message
+from waystation.queues.redriving import Redrive
 from waystation.queues.settings import QueueSettings
+from waystation.transactions.transacting import Tx
 
 
 def _payloads(broker: Broker, queue: str) -> list[bytes]:
@@ -172,3 +174,22 @@ async def test_what_a_transaction_took_counts_as_acked_and_what_died_does_not(ma
     await tx.end(True)
     info = broker.queues.describe("in")
     assert (info.acked, info.dead, info.ready, info.bytes) == (1, 1, 1, 1)
+
+
+@on_a_machine
+async def test_messages_whose_redrive_could_not_be_committed_are_ready_at_once(machine: Machine) -> None:
+    """In a cluster, where a partition has got another leader meanwhile."""
+    broker = machine.broker
+    for name in ("jobs", "dead"):
+        await broker.queues.declare(name)
+    await put(broker, "dead", b"0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tx, "_until_replicated", _another_leads)
+        with pytest.raises(NotLeader):
+            await broker.dead_letters.redriving.redrive("dead", Redrive(to="jobs"))
+    described = broker.queues.describe("dead")
+    assert (described.ready, described.held) == (1, 0)
+
+
+async def _another_leads(_: Tx) -> None:
+    raise NotLeader("another node leads it")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from waystation.errors import AlreadyExists, Conflict, Invalid, UnknownTopic, WaystationError
+from waystation.errors import AlreadyExists, Conflict, Invalid, NotLeader, UnknownTopic, WaystationError
 from waystation.message import Message
 from waystation.protocol import RedriveAnswer
 from waystation.queues.dead_letter_targets import send
@@ -228,7 +228,12 @@ class Redriving:
             with contextlib.suppress(WaystationError):
                 await tx.end(commit=False)
             raise
-        await tx.end(commit=True)
+        try:
+            await tx.end(commit=True)
+        except NotLeader:  # it is not committed: else they would be out of reach until its time ran out
+            with contextlib.suppress(WaystationError):
+                await tx.end(commit=False)
+            raise
         return len(taken)
 
     async def _send(self, tx: Tx, target: str, messages: list[Message]) -> None:
