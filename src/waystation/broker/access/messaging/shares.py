@@ -23,6 +23,9 @@ from waystation.share.partition import SharedPartition
 from waystation.topics.partitions.partition import Partition
 from waystation.topics.topics import SHARE_TOPIC
 
+DEAD_LETTER_SETTINGS = ((DEAD_LETTER, ""), (DEAD_LETTER_TOPIC, "topic:"))
+"""With what stands before their values in the name of a target."""
+
 
 class ShareAccess(Family):
     """Made by `Access`."""
@@ -150,13 +153,15 @@ class ShareAccess(Family):
         await self._changing("alter-configs", "group", group_id, work, spelled(own))
 
     def _ask_to_alter(self, group_id: str, own: Mapping[str, str]) -> None:
-        """Who sends the dead letters of a group elsewhere writes there."""
+        """Who sends the dead letters of a group elsewhere writes there. Where another node knows what the group has
+        now, that is asked even of who leaves it as it is."""
         self._ask("alter-configs", "group", group_id)
-        known = self._broker.shared.own_settings(group_id)
-        for setting, before in ((DEAD_LETTER, ""), (DEAD_LETTER_TOPIC, "topic:")):
-            target = own.get(setting)
-            if target and target != known.get(setting):
-                self._ask_dead_letters(*group_dead_letter_target_of(before + target))
+        targets = {setting: before + own[setting] for setting, before in DEAD_LETTER_SETTINGS if own.get(setting)}
+        if targets and self._elsewhere(group_id) is None:
+            known = self._broker.shared.own_settings(group_id)
+            targets = {setting: target for setting, target in targets.items() if own[setting] != known.get(setting)}
+        for target in targets.values():
+            self._ask_dead_letters(*group_dead_letter_target_of(target))
 
     def with_settings(self) -> list[str]:
         """The groups that have settings of their own and that the principal may see."""
