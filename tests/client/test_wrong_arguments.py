@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import decimal
 import math
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -318,3 +319,28 @@ def test_text_that_is_no_utf_8_is_invalid(mq: Any) -> None:
         queue.put("caf\udce9", type="text")
     with pytest.raises(errors.Invalid, match=r"key: '\\udce9'"):
         mq.publish(topic, "x", key="caf\udce9")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"timeout": math.nan}, "timeout: nan is not a number of seconds"),
+        ({"timeout": "x"}, "timeout: 'x' is not a number of seconds"),
+        ({"timeout": True}, "timeout: True is not a number of seconds"),
+        ({"max": 0}, "max: 0 is below 1"),
+        ({"max": 1.5}, r"max: 1\.5 is not a whole number"),
+    ],
+)
+def test_a_poll_checks_what_it_is_told(mq: Any, options: dict[str, Any], said: str) -> None:
+    with mq.queue(unique("polled")).consume() as consumer, pytest.raises(errors.Invalid, match=said):
+        consumer.poll(**options)
+
+
+@pytest.mark.parametrize("timeout", [math.inf, 1e300, 1e12])
+def test_whoever_polls_may_wait_for_ever(mq: Any, timeout: float) -> None:
+    queue = mq.queue(unique("polled"))
+    with queue.consume() as consumer:
+        putting = threading.Timer(0.2, queue.put, ["x"])
+        putting.start()
+        assert consumer.get_message(timeout).text() == "x"
+        putting.join()

@@ -17,7 +17,8 @@ from waystation.client.consuming.feeding import ConsumerRequest
 from waystation.client.consuming.given import UnsettledMessages
 from waystation.client.consuming.resequencing import Reason, Resequencer
 from waystation.client.core import Core
-from waystation.errors import Conflict
+from waystation.client.options.values import wait_s, whole_number
+from waystation.errors import Conflict, Invalid
 from waystation.protocol import Command
 
 
@@ -113,7 +114,10 @@ class Subscription:
 
     async def poll(self, timeout: float | None = 1.0, max: int = 500) -> list[Message]:
         """Messages that have arrived, at most `max`; waits up to `timeout` seconds for the first."""
-        messages = [Message(unsettled) for unsettled in await self._deliveries.take(max, timeout)]
+        if whole_number("max", max) < 1:
+            raise Invalid(f"max: {max} is below 1")
+        taken = await self._deliveries.take(max, wait_s("timeout", timeout))
+        messages = [Message(unsettled) for unsettled in taken]
         self._given.extend(messages)
         return messages
 

@@ -205,11 +205,20 @@ def milliseconds(name: str, value: Seconds | None) -> int | None:
     return -int(-round(seconds * 1000, 2) // 1)
 
 
+_LONGEST_WAIT_S = 3e9
+
+
 def seconds(name: str, value: float | None) -> float | None:
     """How long to wait; raises Invalid, naming it."""
-    if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+    if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and value == value):
         return value
     raise Invalid(f"{name}: {value!r:.60} is not a number of seconds")
+
+
+def wait_s(name: str, value: float | None) -> float | None:
+    """The same for clocks that know no more than a lifetime; None: for ever."""
+    value = seconds(name, value)
+    return None if value is None or value > _LONGEST_WAIT_S else value
 
 
 def moment_ms(name: str, value: Moment | None) -> int | None:

@@ -47,10 +47,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Client:
-    """A connection to a broker. `waystation.connect` and `waystation.open` return one; close it at the end.
+    """A connection to a broker. `waystation.connect` and `waystation.open` make them; close it at the end.
 
-    It is thread-safe: what threads send at the same time is sent together. It has a thread of its own for the network,
-    on which none of your code runs except callbacks of futures.
+    Any number of threads may use it at once; what they send together travels together. It has a thread of its own for
+    the network, on which none of your code runs, but for the callbacks of futures.
     """
 
     def __init__(self, core: Core, bridge: Bridge) -> None:
@@ -90,7 +90,7 @@ class Client:
         return self._bridge.over.is_set()
 
     def run(self) -> None:
-        """Blocks while handlers work, until Ctrl-C or until another thread closes the client."""
+        """Waits while handlers work, until Ctrl-C or until another thread closes the client."""
         try:
             self._bridge.rest()
         finally:
@@ -174,7 +174,7 @@ class Client:
     ) -> Future[Published]:
         """Publishes without waiting; the future is done when it is durable.
 
-        Blocks only while this client has `max_in_flight` bytes unacknowledged.
+        Blocks only while too much of this client is on its way already (`max_in_flight`).
         """
         shape, guarantee = self._shape(topic, partition, None, None)
         message = with_id(self._core.message(value, options), guarantee)
@@ -198,7 +198,7 @@ class Client:
         """Subscribes to topics by name or pattern: `*` is one word, `#` any number of them, words are between dots.
 
         Without a `group` it is live: messages from now on, no position, no acks. With a group, its members share the
-        messages, and the broker stores what they acked.
+        messages, and the broker stores what they acked. Await it, enter it, or iterate over it:
 
             for message in mq.subscribe("orders.*", group="billing"):   # acked when the next one is asked for
                 ...

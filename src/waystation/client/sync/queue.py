@@ -59,7 +59,7 @@ class Queue:
     def put_nowait(self, value: Value, **options: Unpack[MessageOptions]) -> Future[str]:
         """Sends one message without waiting; the future has its id when it is durable.
 
-        Blocks only while this client has `max_in_flight` bytes unacknowledged.
+        Blocks only while too much of this client is on its way already (`max_in_flight`).
         """
         return self._bridge.send_nowait(self._lane(0), with_id(self._core.message(value, options), self.guarantee))
 
@@ -114,7 +114,7 @@ class Queue:
         return [Message(one) for one in messages]
 
     def consume(self, **options: Unpack[ConsumeOptions]) -> Subscription:
-        """Opens a consumer, to which the broker pushes messages.
+        """A consumer that messages are pushed to.
 
         for message in jobs.consume(prefetch=50):   # acked when the next one is asked for
             work(message)

@@ -13,21 +13,22 @@ from waystation.client.consuming.feeding import ConsumerRequest
 from waystation.client.consuming.given import UnsettledMessages
 from waystation.client.consuming.resequencing import Reason, Resequencer
 from waystation.client.core import Core
+from waystation.client.options.values import wait_s, whole_number
 from waystation.client.sync.bridge import Bridge
 from waystation.client.sync.deliveries import Deliveries
 from waystation.client.sync.message import Message, settle_many
 from waystation.client.sync.workers import Workers
-from waystation.errors import Conflict
+from waystation.errors import Conflict, Invalid
 from waystation.protocol import Command
 
 
 class Subscription:
     """Messages as they arrive. Iterate over it, or call `get_message` or `poll`, or give it a handler.
 
-    Iterating acks a message when you ask for the next one, unless you have settled it or have passed `manual=True`:
-    if an exception ends the loop, the message is redelivered. `get_message` and `poll` ack nothing by themselves;
-    `commit` acks everything that they returned so far. After a lost connection it continues automatically. Several
-    threads may read from it; each message is returned to one of them.
+    Iterating acks a message when the next one is asked for, unless there was a verdict on it already or `manual=True`
+    was said: leave the loop by an exception and the message is redelivered. `get_message` and `poll` ack nothing by
+    themselves; `commit` acks everything that they gave so far. After a lost connection it goes on by itself. Several
+    threads may ask at once; each message goes to one of them.
     """
 
     def __init__(
@@ -109,7 +110,10 @@ class Subscription:
 
     def poll(self, timeout: float | None = 1.0, max: int = 500) -> list[Message]:
         """Messages that have arrived, at most `max`; waits up to `timeout` seconds for the first."""
-        messages = [Message(unsettled) for unsettled in self._deliveries.take(max, timeout)]
+        if whole_number("max", max) < 1:
+            raise Invalid(f"max: {max} is below 1")
+        taken = self._deliveries.take(max, wait_s("timeout", timeout))
+        messages = [Message(unsettled) for unsettled in taken]
         self._given.extend(messages)
         return messages
 
@@ -133,8 +137,7 @@ class Subscription:
     # -- handlers ------------------------------------------------------------------------------------------------------
 
     def start_consuming(self, handler: Callable[[Message], Any], *, concurrency: int = 1) -> None:
-        """Calls `handler` for every message from now on, on `concurrency` threads, and acks each message when it
-        returns.
+        """Calls `handler` for every message from now on, on `concurrency` threads, and acks each that it returns from.
 
         If the handler raises or returns False, the message is rejected, with the error's text.
         """
