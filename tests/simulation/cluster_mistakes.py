@@ -554,10 +554,10 @@ MISTAKES: dict[str, Mistake] = {
         Mistake(show_what_is_above_the_high_watermark, KILLS, TOPICS, 5),
         Mistake(
             write_down_a_high_watermark_that_is_too_high,
-            ["crash_all", "crash_leaders", "cut_off"],
+            ["crash", "crash_leaders", "cut_off", "cut_link"],
             TOPICS,
-            20,
-            seconds=20,
+            10,
+            seconds=25,
         ),
         Mistake(acknowledge_acks_of_queues_from_the_leader_alone, KILLS, ["queues"], 10),
         Mistake(acknowledge_offsets_from_the_leader_alone, KILLS, ["publish", "consume_group"], 10),
