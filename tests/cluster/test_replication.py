@@ -238,6 +238,30 @@ def test_what_a_leader_wrote_alone_is_not_deleted_and_makes_nothing_too_much(
     run(main())
 
 
+@pytest.mark.parametrize("before", [b"", b"older"], ids=["new", "behind"])
+def test_a_follower_begins_with_the_batch_that_holds_the_leaders_start(tmp_path: Path, before: bytes) -> None:
+    """The newest two messages are the end of one batch, and batches are copied whole."""
+
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1, {"waystation.retention.messages": "2"})
+            leader = await cluster.leader("orders")
+            if before:
+                await publish(cluster, leader, "orders", before)
+            away = next(one for one in cluster.brokers if one != leader)
+            await cluster.kill(away)
+            await publish(cluster, leader, "orders", b"one", b"two", b"three", b"four", b"five")
+            await cluster.start(away)
+            await cluster.in_sync("orders", {1, 2, 3})
+            copied = cluster.partition(away, "orders")
+            await until(lambda: copied.visible_offset == copied.end_offset == (6 if before else 5))
+            assert copied.start_offset == cluster.partition(leader, "orders").start_offset
+            await publish(cluster, leader, "orders", b"six")
+            await until(lambda: copied.start_offset == cluster.partition(leader, "orders").start_offset)
+
+    run(main())
+
+
 def test_who_waits_is_told_when_another_node_leads(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster_of(tmp_path) as cluster:

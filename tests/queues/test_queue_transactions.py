@@ -186,7 +186,7 @@ async def test_messages_whose_redrive_could_not_be_committed_are_ready_at_once(m
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Tx, "_until_replicated", _another_leads)
         with pytest.raises(NotLeader):
-            await broker.dead_letters.redriving.redrive("dead", Redrive(to="jobs"))
+            await broker.dead_letters.redriving.redrive("dead", Redrive(to="jobs"), lambda _: True)
     described = broker.queues.describe("dead")
     assert (described.ready, described.held) == (1, 0)
 

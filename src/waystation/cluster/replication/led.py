@@ -15,7 +15,8 @@ from waystation.cluster.decisions.replica_fetch import EpochHistory
 from waystation.cluster.decisions.state import PartitionState
 from waystation.cluster.decisions.writes import StoreEntry, Write
 from waystation.cluster.links.peer import Key
-from waystation.errors import NotEnoughReplicas
+from waystation.errors import CorruptBatch, NotEnoughReplicas, StorageFailed
+from waystation.log.batches import batch as batches
 from waystation.log.log import Log
 from waystation.topics.partitions.partition import Partition, log_of
 from waystation.topics.partitions.replicated_partition import ReplicatedPartition
@@ -29,8 +30,19 @@ class Listener(Protocol):
     def advanced(self, key: Key) -> None: ...
 
 
-def history(log: Log | Partition) -> EpochHistory:
-    return EpochHistory(log.start_offset, log.end_offset, log.epochs.entries)
+def history(log: Log | Partition, start: int | None = None) -> EpochHistory:
+    """`start`: where it begins for who copies it, if that is before its start."""
+    return EpochHistory(log.start_offset if start is None else start, log.end_offset, log.epochs.entries)
+
+
+def copied_from(log: Log) -> int:
+    """Where a replica begins that lacks what is before the log's start. Batches are copied whole, and the start may be
+    inside one: then that one is the first."""
+    try:
+        first = log.read(log.start_offset, 1)
+    except (CorruptBatch, StorageFailed):  # who reads it to copy it says so
+        first = b""
+    return min(batches.read_header(first).base_offset, log.start_offset) if first else log.start_offset
 
 
 class Led:

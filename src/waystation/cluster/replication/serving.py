@@ -33,9 +33,10 @@ from waystation.cluster.links.peer import (
     PeerDone,
     PeerRefusal,
 )
-from waystation.cluster.replication.led import Led, history
+from waystation.cluster.replication.led import Led, copied_from, history
 from waystation.cluster.replication.throttle import Throttle, moves
 from waystation.errors import CorruptBatch, OffsetOutOfRange, StorageFailed
+from waystation.log.log import Log
 from waystation.observe.events import event_logger
 from waystation.topics.partitions.partition import log_of
 from waystation.world import World
@@ -252,7 +253,7 @@ class FetchServer:
         state = led.state
         broken = state.broken
         state.wrote(log.end_offset, log.durable_offset)
-        position.judged = state.fetched(fetch, history(log), session.heard)
+        position.judged = state.fetched(fetch, history(log, _start_for(ask, log)), session.heard)
         position.judged_number = session.number
         if state.broken - broken:
             logger.error(
@@ -310,9 +311,11 @@ class FetchServer:
         if moved and (wait_s := self._throttle.wait_s()):
             asyncio.get_running_loop().call_later(wait_s, session.grown, ask.key)
             return None
+        if ask.offset < _start_for(ask, log_of(led.partition)):  # the start has moved meanwhile
+            return self._given(ask, led)
         try:
             records = self._read(led, ask.offset, min(room, PARTITION_BYTES))
-        except OffsetOutOfRange:  # the start has moved meanwhile
+        except OffsetOutOfRange:
             return self._given(ask, led)
         except (CorruptBatch, StorageFailed) as error:
             logger.error(
@@ -348,7 +351,7 @@ class FetchServer:
             self._node_id,
             led.state.epoch,
             ask.offset,
-            log.start_offset,
+            _start_for(ask, log) if diverging is None else copied_from(log),
             led.state.high_watermark,
             records,
             diverging,
@@ -359,8 +362,13 @@ class FetchServer:
     def _read(led: Led, offset: int, max_bytes: int) -> bytes:
         """Whole batches."""
         log = log_of(led.partition)
-        data = log.read(offset, max_bytes)
+        data = log.read(max(offset, log.start_offset), max_bytes)
         if not data:
             return b""
         whole, _ = log.whole_of_read(data)
         return data if whole == len(data) else data[:whole]
+
+
+def _start_for(ask: PartitionAsk, log: Log) -> int:
+    """Where the log begins for who is to be given what is at this offset. (The log is not read for each of them.)"""
+    return log.start_offset if ask.offset >= log.start_offset else copied_from(log)
