@@ -36,6 +36,9 @@ class Guest:
     def info(self) -> ConnectionInfo:
         return ConnectionInfo(self.name, "amqp", "guest", self.namespace, ("", 0), ("", 0), 0, "running", {})
 
+    def check_entry(self) -> None:
+        pass
+
     def texts(self) -> list[str]:
         return [self.name]
 

@@ -22,7 +22,7 @@ from waystation.cluster.alone import Alone, OperationsAlone, PlacementAlone
 from waystation.cluster.internal_topics import InternalTopic
 from waystation.cluster.view import whereabouts
 from waystation.config import BrokerSettings
-from waystation.errors import StorageFailed
+from waystation.errors import NotAllowed, NotFound, StorageFailed
 from waystation.groups.coordinator import GroupCoordinator
 from waystation.groups.history import GroupHistory
 from waystation.groups.machines.settings import GroupSettings
@@ -219,6 +219,7 @@ class Broker:
         self.permissions.subscribe_refusals(self.audit.refused)
         self.authenticator.subscribe_logins(self._logged_in)
         self.open_consumers = OpenConsumers(self.permissions)
+        self.permissions.subscribe_changes(self._ask_entries_again)
         self.resource_alarms: ResourceAlarms = ResourceAlarms(self)
         self.readers = Readers(self.world.offload)
         self.tailing = TailReaders(self.topics, self.readers, world.clock, tracing)
@@ -536,6 +537,18 @@ class Broker:
 
     def _logged_in(self, login: Login) -> None:
         self.audit.login(login.user, login.host, login.protocol, login.mechanism, failure=login.failure)
+
+    def _ask_entries_again(self) -> None:
+        """Rules, users or namespaces have changed: connections that may no longer be in their namespace end. Those of a
+        user that is removed, and those that have to log in since there are users, end by themselves, a moment later."""
+        for connection in self.connections:
+            leaves = connection.login in self.users.leaving if connection.login else connection.asked_with_users
+            if leaves:
+                continue
+            try:
+                connection.check_entry()
+            except (NotAllowed, NotFound) as error:
+                connection.end(str(error))
 
     def _end_connections(self, removed: str | None, theirs: Set[Connected], strangers: Set[Connected]) -> None:
         """`theirs`: of the user that was removed, at that moment. There may be another one of the name by now.

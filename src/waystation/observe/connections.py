@@ -91,6 +91,10 @@ class Connected(Protocol):
 
     def info(self) -> ConnectionInfo: ...
 
+    def check_entry(self) -> None:
+        """Asks again what its client was asked when it entered its namespace: NotAllowed if it may no longer be in it,
+        NotFound if there is none any more. Where nothing was asked, nothing is."""
+
     def texts(self) -> Iterable[str]:
         """What a search may find it by; made without much ado, since thousands are asked."""
 

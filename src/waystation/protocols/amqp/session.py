@@ -803,6 +803,9 @@ class AmqpSession:
     def credential(self) -> str:
         return self.principal.credential
 
+    def check_entry(self) -> None:
+        self.access.namespaces.check_entry(self.access.namespace)
+
     @property
     def protocol(self) -> str:
         return "amqp"

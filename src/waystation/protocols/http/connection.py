@@ -35,6 +35,7 @@ from waystation.protocols.http.transport.websocket import WebSocket
 from waystation.protocols.http.transport.wire import Takeover
 
 if TYPE_CHECKING:
+    from waystation.broker.access import Access
     from waystation.protocols.http.server import HttpListener
 
 logger = event_logger("waystation.http")
@@ -85,6 +86,7 @@ class HttpConnection(asyncio.Protocol):
         self.since_ms = 0
         self.name = "http:gone"
         self._principal = ANONYMOUS
+        self._inside: Access | None = None  # of the last request, in the namespace that it was in
         self._expires_ms: int | None = None  # of what the last request has shown
         self._expiry: asyncio.TimerHandle | None = None  # of what a stream began with
         self._certificate: Principal | None = None  # whom the client's certificate stands for
@@ -391,9 +393,10 @@ class HttpConnection(asyncio.Protocol):
         if self._read is not None and not self._read.done():
             self._read.set_result(None)
 
-    def serving(self, route: AnyRoute) -> None:
-        """The dispatcher has found what the request is for."""
+    def serving(self, route: AnyRoute, inside: Access | None) -> None:
+        """The dispatcher has found what the request is for. `inside`: the access of one who has entered a namespace."""
         self._route = route
+        self._inside = inside
         if route.waits and self.disconnected:
             raise Unavailable("the client has disconnected")
 
@@ -455,6 +458,11 @@ class HttpConnection(asyncio.Protocol):
         """Who has sent the request that is answered now."""
         self._principal = shown.principal
         self._expires_ms = shown.expires_ms
+
+    def check_entry(self) -> None:
+        """Of a stream, or a request that waits: others are asked about when they come, and answered at once."""
+        if self._inside is not None and (self._takeover is not None or self._waits):
+            self._inside.namespaces.check_entry(self._inside.namespace)
 
     def info(self) -> ConnectionInfo:
         kind = "" if self._takeover is None else "WebSocket" if isinstance(self._takeover, WebSocket) else "events"

@@ -145,6 +145,7 @@ class RequestDispatcher:
         connection.entered(shown)
         served: RequestDispatcher | MountedApi
         spoken: SpokenNames | None = None
+        inside: Access | None = None
         if api is not None:  # its paths have namespaces in them
             bound = self.entrance.terms.namespace
             served = api = api.of(principal.inside(bound) if bound else principal)
@@ -159,6 +160,7 @@ class RequestDispatcher:
             route, names = self._router.find(request.method, parts)
             if not free and own.spoken is not None:
                 own.check_entry(namespace)
+                inside = own.access
             spoken = own.spoken
         hosts = self.broker.settings.text("waystation.http.hosts")
         self._guard.check(request.headers, hosts, changes=route.changing or route.streams)
@@ -173,7 +175,7 @@ class RequestDispatcher:
             # A browser's WebSocket says its origin always, which was compared above.
             what = f"GET {route.path}"
             self._guard.check_read(request.headers, what, route.instead, lenient=route.lenient)
-        connection.serving(route)
+        connection.serving(route, inside)
         await connection.room_for(route)
         if self.broker.tracing is not None:
             self.broker.tracing.arrived("http")

@@ -243,6 +243,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def credential(self) -> str:
         return self._access.principal.credential
 
+    def check_entry(self) -> None:
+        if self.login and self._inward is not None:
+            self._access.namespaces.check_entry(self._access.namespace)
+
     def info(self) -> ConnectionInfo:
         address = None if self._transport is None else self._transport.get_extra_info("peername")
         client = {"client_id": self.client[0], "software": self.client[1]}

@@ -490,6 +490,10 @@ class NativeSession:
     def credential(self) -> str:
         return self.access.principal.credential
 
+    def check_entry(self) -> None:
+        if self.wire is not None and self.spoken is not None and not self.guarded:
+            self.access.namespaces.check_entry(self.access.namespace)
+
     def info(self) -> ConnectionInfo:
         return info_of(self, self._under_way)
 
