@@ -48,6 +48,8 @@ KEY_MECHANISM = "API-KEY"
 """As the audit log calls a key that is sent with a request."""
 EXPIRED = "the token or key that this client has logged in by has expired"
 """Why a connection ends."""
+MAX_NAME = 255
+"""Characters of a name that somebody wanted to log in by that are remembered."""
 AT_ONCE = 2
 """Passwords that are checked at the same time: the disk uses the same four threads."""
 REMEMBERED_PASSWORDS = 1_000
@@ -295,7 +297,7 @@ class Authenticator:
         if isinstance(outcome, Challenge):
             return
         if isinstance(outcome, LoggedIn):
-            self._failures.succeeded(peer.host)
+            self._failures.succeeded(peer.host, outcome.principal.name)
             self._meters.logins.succeeded(peer.protocol)
             by = outcome.principal.credential
             if mechanism != KEY_MECHANISM or self._first_use(by, outcome.principal.name, peer):
@@ -321,7 +323,8 @@ class Authenticator:
         """Counts and logs a failed login, and returns when it may be told."""
         self._meters.logins.failed(peer.protocol)
         base_s = self._settings.integer("connection.failed.authentication.delay.ms") / 1000
-        pause_s = self._failures.failed(peer.host, self._world.clock.monotonic(), base_s)
+        wanted = self._users.split(failure.user)[0][:MAX_NAME]
+        pause_s = self._failures.failed(peer.host, wanted, self._world.clock.monotonic(), base_s)
         logger.warning(
             "login.refused",
             "login of {user!r} from {client} refused: {reason}",

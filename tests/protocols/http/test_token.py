@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +23,17 @@ TOKEN = "s3cret-token"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
+def settings(pause_ms: int) -> dict[str, str | int | bool]:
+    return {"waystation.http.token": TOKEN, "connection.failed.authentication.delay.ms": pause_ms}
+
+
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server(tmp_path_factory.mktemp("locked"), settings={"waystation.http.token": TOKEN}) as server:
+    settings: dict[str, str | int | bool] = {
+        "waystation.http.token": TOKEN,
+        "connection.failed.authentication.delay.ms": 1,
+    }
+    with Server(tmp_path_factory.mktemp("locked"), settings=settings) as server:
         yield server
 
 
@@ -63,6 +73,22 @@ def test_a_wrong_token_is_refused(closed: Http, said: str) -> None:
     answer = closed("GET", "/v1/queues", headers={"authorization": said}, ok=False)
     assert (answer.status, answer.error) == (401, "Unauthorized")
     assert TOKEN not in answer.body.decode()
+
+
+def test_a_wrong_token_costs_a_pause_and_the_right_one_none(tmp_path: Path) -> None:
+    """By our own API, RabbitMQ's, and a path that is free but tells those more who have the token."""
+    settings: dict[str, str | int | bool] = {
+        "waystation.http.token": TOKEN,
+        "connection.failed.authentication.delay.ms": 200,
+    }
+    with Server(tmp_path, settings=settings) as server:
+        http = Http(server.addresses["http"])
+        for number, path in enumerate(("/v1/queues", "/api/overview", "/readyz")):
+            began_s = time.monotonic()
+            http("GET", path, headers={"authorization": "Bearer wrong"}, ok=False)
+            assert time.monotonic() - began_s >= 0.2 * 2**number, path
+        assert "login.refused" in server.log.read_text()
+        assert http("GET", "/v1/queues", headers=BEARER).status == 200
 
 
 def test_a_path_that_does_not_exist_tells_nothing_without_the_token(closed: Http) -> None:

@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from waystation.broker.access.types import ANONYMOUS, HTTP_TOKEN, Entrance, LoggedIn, LoginPeer, Outcome, Principal
+from waystation.broker.access.types import (
+    ANONYMOUS,
+    HTTP_TOKEN,
+    Entrance,
+    Failed,
+    LoggedIn,
+    LoginPeer,
+    Outcome,
+    Principal,
+)
 from waystation.protocols.http.auth.fair_share import oldest_of_most
 from waystation.protocols.http.auth.guard import VOUCHER, Guard
 from waystation.protocols.http.auth.token import check_token, has_password, is_free
@@ -37,6 +46,7 @@ MOST_SESSIONS = 10_000
 """With more, whoever has most of them loses the oldest."""
 LOG_IN = "log in: send `Authorization: Basic` with a name and a password, or `Authorization: Bearer TOKEN`"
 REFUSED = "the login was refused; the broker's log says why"
+WRONG_TOKEN = "it does not have the token of waystation.http.token"
 BASIC_TOO = 'Basic realm="Waystation", Bearer'
 
 
@@ -77,6 +87,9 @@ class HttpLogin:
         token = self._broker.settings.text("waystation.http.token")
         free = own and is_free(parts)
         if not self._entrance.offered:
+            if token and headers.get("authorization") and not has_password(token, headers):
+                # Free paths, too: some tell those who have the token more.
+                await self._broker.authenticator.refuse(Failed(WRONG_TOKEN), "TOKEN", peer)
             if own:
                 check_token(token, headers, parts)
             return NOBODY
