@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,44 @@ def test_links_have_the_certificate_of_the_listener_that_nodes_reach_each_other_
         serving = threads.submit(load(files).wrap_socket, theirs, server_side=True)
         with context.wrap_socket(ours) as link_to, serving.result(20) as served:
             assert served.getpeercert(binary_form=True) == link_to.getpeercert(binary_form=True)
+
+
+def test_a_clients_certificate_is_no_nodes(tmp_path: Path) -> None:
+    folder = make_certificates(tmp_path, "alice")
+    terms = f"{folder}/server.crt", f"{folder}/server.key", f"{folder}/ca.crt"
+    assert shows(LinkLogin(b"secret", TlsFiles(*terms)), TlsFiles(*terms), "10.0.0.2") == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError, match="purpose"):
+        shows(
+            LinkLogin(b"secret", TlsFiles(*terms)), TlsFiles(f"{folder}/alice.crt", f"{folder}/alice.key"), "10.0.0.2"
+        )
+
+
+def test_links_that_trust_what_the_system_trusts_compare_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody can have a certificate of a public authority, for a name of their own."""
+    folder = make_certificates(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", f"{folder}/ca.crt")
+    files = TlsFiles(f"{folder}/server.crt", f"{folder}/server.key")
+    assert shows(LinkLogin(b"secret", files), files, "localhost") == "TLSv1.3"
+    with pytest.raises(ssl.SSLCertVerificationError, match="not valid for"):
+        shows(LinkLogin(b"secret", files), files, "node2.example.com")
+
+
+def shows(login: LinkLogin, files: TlsFiles, name: str) -> str | None:
+    """What a link speaks to a server of this name with these files."""
+    context = login.context()
+    assert context is not None
+    ours, theirs = socket.socketpair()
+    serving = load(files)
+    serving.verify_mode = ssl.CERT_NONE
+    with ThreadPoolExecutor() as threads, ours, theirs:
+
+        def serve() -> None:
+            with suppress(OSError), serving.wrap_socket(theirs, server_side=True) as served:
+                served.recv(1)
+
+        threads.submit(serve)
+        with context.wrap_socket(ours, server_hostname=name) as link:
+            return link.version()
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])

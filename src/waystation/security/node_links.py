@@ -79,12 +79,13 @@ class LinkLogin:
         return proof_of(self._secret, challenge)
 
     def context(self) -> ssl.SSLContext | None:
-        """None: links are as plain as the listeners. Nodes know each other by addresses, so names are not compared."""
+        """None: links are as plain as the listeners. Nodes know each other by addresses: where an authority of one's
+        own says who may be a node, names are not compared. Public ones sign for anybody, each for a name of its own."""
         files = self._files
         if files is None:
             return None
         context = ssl.create_default_context(cafile=files.client_ca or None)
-        context.check_hostname = False
+        context.check_hostname = not files.client_ca
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(files.certificate, files.key or None, password=lambda: "")
         return context
