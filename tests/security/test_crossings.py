@@ -289,6 +289,39 @@ def test_a_word_before_a_name_leads_out_of_no_namespace(tmp_path: Path, target: 
     with_users(tmp_path, story)
 
 
+@pytest.mark.parametrize("by_policy", [False, True], ids=["declared", "policy"])
+def test_who_alters_part_of_where_dead_letters_go_may_write_there(tmp_path: Path, by_policy: bool) -> None:
+    """An administrator's exchange with a key of one's own, or a target beside one that is not taken."""
+
+    async def story(broker: Broker) -> None:
+        await broker.permissions.add(
+            Rule("User:alice", operation, "queue", "own") for operation in ("create", "read", "describe")
+        )
+        await broker.permissions.add([Rule("User:alice", "write", "exchange", "hers")])
+        admin, alice = access(broker, ADMIN), access(broker)
+        for exchange in ("theirs", "hers"):
+            await admin.declare_exchange(exchange, "direct")
+        if by_policy:
+            policy = Policy("/", "dlx", "own", {"dead-letter-exchange": "theirs"}, apply_to="queues")
+            await broker.policies.set(policy)
+        await admin.declare_queue("own", None if by_policy else QueueSettings(dead_letter_exchange="theirs"))
+
+        key = QueueSettings(dead_letter_key="k")
+        for only in (["dead_letter_key"], None) if by_policy else (["dead_letter_key"],):
+            with pytest.raises(NotAllowed, match="may not write exchange 'theirs'"):
+                await alice.declare_queue("own", key, alter=True, only=only)
+        both = QueueSettings(dead_letter="topic:theirs", dead_letter_exchange="hers")
+        with pytest.raises(NotAllowed, match=r"may not write (topic|exchange) 'theirs'"):
+            await alice.declare_queue("own", both, alter=True, only=["dead_letter"])
+        found = broker.queues.describe("own").settings
+        assert (found.dead_letter, found.dead_letter_exchange, found.dead_letter_key) == (None, "theirs", None)
+        await alice.declare_queue("own", QueueSettings(max_length=5), alter=True, only=["max_length"])
+        await admin.declare_queue("own", key, alter=True, only=["dead_letter_key"])
+        assert broker.queues.describe("own").settings.dead_letter_key == "k"
+
+    with_users(tmp_path, story)
+
+
 def test_settings_of_a_group_send_dead_letters_where_their_maker_may_write(tmp_path: Path) -> None:
     async def story(broker: Broker) -> None:
         for kind in ("read", "create", "alter-configs"):

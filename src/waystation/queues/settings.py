@@ -61,6 +61,10 @@ class QueueSettings(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return self.overflow == "dead-letter" or (self.queue_type is not None and self.keeps_dead)
 
 
+DEAD_LETTER_FIELDS = frozenset({"dead_letter", "dead_letter_exchange", "dead_letter_key"})
+"""They say where the dead go."""
+
+
 def declared(settings: QueueSettings) -> QueueSettings:
     """As they were declared: without what a policy has put in their place."""
     if settings.policy is None and not settings.own:

@@ -59,7 +59,7 @@ from waystation.queues.delayed import QUEUE as DELAYED
 from waystation.queues.delayed import as_sent
 from waystation.queues.feed import Deliver
 from waystation.queues.inspection import PEEKED_BYTES, read_entries
-from waystation.queues.settings import QueueSettings
+from waystation.queues.settings import DEAD_LETTER_FIELDS, QueueSettings, declared, undecided, with_changes
 from waystation.queues.shard.queue_feed import Getter, OnEnd, QueueFeed
 from waystation.queues.shard.queue_reader import QueueReader
 from waystation.queues.shard.shard import PutEach, PutEachOutcome, PutOutcome, PutResult
@@ -317,16 +317,34 @@ class Access:
         `alter`: settings that differ are changed, those in `only` (None: all of them)."""
         check = self._permissions.check
         check(self.principal, "describe" if passive and not alter else "create", "queue", queue)
-        if settings is not None and settings.keeps_dead and not (passive and not alter):
-            # What is in the queue can be had there, too.
-            check(self.principal, "read", "queue", queue)
-            check(self.principal, "write", *_dead_letters_of(settings))
         queues = self._broker.queues
+        if settings is not None and not (passive and not alter):
+            target = self._dead_letters_said(queue, settings, only if alter else None)
+            if target is not None:
+                # What is in the queue can be had there, too.
+                check(self.principal, "read", "queue", queue)
+                check(self.principal, "write", *target)
         there = passive or queues.known(queue) is not None
         work = queues.declare(queue, settings, passive=passive, alter=alter, only=only, owner=owner)
         if alter or not there:
             return await self._changing("alter" if there else "create", "queue", queue, work)
         return await work
+
+    def _dead_letters_said(
+        self, queue: str, settings: QueueSettings, only: Collection[str] | None
+    ) -> tuple[Resource, str] | None:
+        """Where dead letters of a queue will go by what is said of them; None: nothing is. Who says a routing key alone
+        says so of the exchange that is declared already, or that a policy names."""
+        queues = self._broker.queues
+        known = queues.known(queue)
+        wanted = undecided(settings)
+        if only is not None and known is not None:
+            if not DEAD_LETTER_FIELDS.intersection(only):
+                return None
+            wanted = with_changes(declared(known[1].settings), settings, only)
+        if wanted.dead_letter_key is not None:
+            wanted = queues.effective(queue, wanted)
+        return _dead_letters_of(wanted) if wanted.keeps_dead else None
 
     async def delete_queue(self, queue: str, *, if_empty: bool = False, if_unused: bool = False) -> int:
         """Returns how many messages were deleted with it."""
