@@ -2,12 +2,14 @@
 
 The broker remembers, per session, what is wanted of each partition and what was last told about it; an incremental
 answer leaves out partitions about which there is nothing new. Sessions are a cache: one that is forgotten (too many, or
-a restart) is answered with an error that makes the client start a new one.
+a restart) is answered with an error that makes the client start a new one. Where there are too many, whoever has most
+loses its oldest, so that nobody takes all of them from others.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -18,7 +20,7 @@ from waystation.world.random import Random
 
 MAX_SESSIONS = 10_000
 MAX_PARTITIONS = 200_000
-"""Over all sessions: about 40 MB at worst. Clients that come later go without sessions, which is only slower."""
+"""Over all sessions: about 40 MB at worst. Who would have more than anybody else goes without, which is only slower."""
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
@@ -74,16 +76,30 @@ class FetchSession:
         return new
 
 
+class _Owned:
+    """Sessions of a principal, in whichever namespaces; the one not used for longest is the first."""
+
+    __slots__ = ("partitions", "sessions")
+
+    def __init__(self) -> None:
+        self.sessions: OrderedDict[int, None] = OrderedDict()
+        self.partitions = 0
+
+
 class Sessions:
-    """All sessions of a listener; the one not used for longest goes first."""
+    """All sessions of a listener; of who has most, the one not used for longest goes first."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._owned: dict[str, _Owned] = {}  # by principal
         self._partitions = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def has(self, session_id: int) -> bool:
+        return session_id in self._sessions
 
     def enter(self, request: FetchRequest, owner: Owner) -> FetchSession | None:
         """The session that a request continues or begins; None for a fetch without. SessionError if it is unknown."""
@@ -103,23 +119,47 @@ class Sessions:
         session.epoch = 1 if session.epoch == 2**31 - 1 else session.epoch + 1
         before = len(session.partitions)
         session.update(request)
+        owned = self._owned[owner[0]]
+        owned.partitions += len(session.partitions) - before
         self._partitions += len(session.partitions) - before
         self._sessions.move_to_end(session.id)
+        owned.sessions.move_to_end(session.id)
+        while self._partitions > MAX_PARTITIONS:
+            self._forget_one_of(self._most(lambda one: one.partitions))
+        if session.id not in self._sessions:  # it has grown to be too large itself
+            raise SessionError(ErrorCode.fetch_session_id_not_found)
         return session
 
     def _begin(self, request: FetchRequest, owner: Owner) -> FetchSession | None:
         if len(self._sessions) >= MAX_SESSIONS:
-            self._forget(next(iter(self._sessions)))
-        if self._partitions + len(request.partitions) > MAX_PARTITIONS:
-            return None
+            self._forget_one_of(self._most(lambda one: len(one.sessions)))
+        more = len(request.partitions)
+        while self._partitions + more > MAX_PARTITIONS:
+            known = self._owned.get(owner[0])
+            most = self._most(lambda one: one.partitions) if self._owned else None
+            if most is None or most.partitions < more + (0 if known is None else known.partitions):
+                return None
+            self._forget_one_of(most)
         session_id = 0
         while session_id == 0 or session_id in self._sessions:
             session_id = 1 + self._random.below(2**31 - 2)
         session = FetchSession(session_id, request.version >= 13, owner)
         session.update(request)
+        owned = self._owned.setdefault(owner[0], _Owned())
+        owned.sessions[session_id] = None
+        owned.partitions += len(session.partitions)
         self._partitions += len(session.partitions)
         self._sessions[session_id] = session
         return session
+
+    def _most(self, measure: Callable[[_Owned], int]) -> _Owned:
+        """Of those who have most by this measure: whose session was not used for longest, if it is one of them."""
+        most = max(self._owned.values(), key=measure)
+        eldest = self._owned[next(iter(self._sessions.values())).owner[0]]
+        return eldest if measure(eldest) == measure(most) else most
+
+    def _forget_one_of(self, owned: _Owned) -> None:
+        self._forget(next(iter(owned.sessions)))
 
     def _close(self, session_id: int, owner: Owner) -> None:
         session = self._sessions.get(session_id)
@@ -127,6 +167,10 @@ class Sessions:
             self._forget(session_id)
 
     def _forget(self, session_id: int) -> None:
-        session = self._sessions.pop(session_id, None)
-        if session is not None:
-            self._partitions -= len(session.partitions)
+        session = self._sessions.pop(session_id)
+        self._partitions -= len(session.partitions)
+        owned = self._owned[session.owner[0]]
+        owned.partitions -= len(session.partitions)
+        del owned.sessions[session_id]
+        if not owned.sessions:
+            del self._owned[session.owner[0]]
