@@ -446,6 +446,7 @@ def test_namespaces_that_are_made_and_deleted_elsewhere_are_so_here(tmp_path: Pa
         assert broker.namespaces.names() == ["/"]
         assert broker.routing.find("shop/amq.fanout") is None
         assert broker.routing.find("amq.fanout") is not None
+        await broker.queues.delete("shop/old")
         assert await broker.namespaces.create("shop")
         await broker.follower.stop()
         await asyncio.to_thread(broker.catalog.write, definition("namespace", "shop", Namespace(description="theirs")))

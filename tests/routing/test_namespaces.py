@@ -90,6 +90,35 @@ def test_two_namespaces_never_share_the_names_of_topics(tmp_path: Path) -> None:
     run(story())
 
 
+@pytest.mark.parametrize("kind", ["queue", "exchange", "queue on a topic"])
+def test_a_namespace_is_new_when_it_is_created(tmp_path: Path, kind: str) -> None:
+    """Else an exchange that somebody outside has bound to a queue of its own would tell what is published inside."""
+
+    async def story() -> None:
+        async with broker_on(tmp_path) as broker:
+            if kind == "queue":
+                await broker.queues.declare("shop/jobs")
+            elif kind == "exchange":
+                await broker.routing.declare_exchange("shop/orders", "fanout")
+            else:
+                await broker.topic_queues.declare("shop/shared", TopicQueueSettings("clicks"))
+            await broker.queues.declare("shopping/jobs")
+            await broker.topics.create("shop.clicks", 1)
+            with pytest.raises(Conflict, match="begin with 'shop/'"):
+                await broker.namespaces.create("shop")
+            assert await broker.namespaces.create("shop.eu")
+            if kind == "queue":
+                await broker.queues.delete("shop/jobs")
+            elif kind == "exchange":
+                await broker.routing.delete_exchange("shop/orders")
+            else:
+                await broker.topic_queues.delete("shop/shared")
+            assert await broker.namespaces.create("shop")
+            assert broker.namespaces.of_topic("shop.clicks") == "shop", "topics are taken in"
+
+    run(story())
+
+
 def test_full_names_lead_to_the_namespace_that_there_is(tmp_path: Path) -> None:
     async def story() -> None:
         async with broker_on(tmp_path) as broker:
@@ -249,8 +278,8 @@ def test_a_deletion_that_fails_can_be_tried_again(tmp_path: Path) -> None:
 def test_a_namespace_has_no_more_queues_than_its_limit(tmp_path: Path) -> None:
     async def story() -> None:
         async with broker_on(tmp_path) as broker:
-            await broker.queues.declare("shop/early")
             await broker.namespaces.create("shop", limits=Limits(max_queues=2))
+            await broker.queues.declare("shop/early")
             await broker.queues.declare("shop/jobs")
             with pytest.raises(Full, match=r"namespace 'shop' has 2 queues already.*'mail'"):
                 await broker.queues.declare("shop/mail")

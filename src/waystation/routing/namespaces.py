@@ -290,6 +290,22 @@ class Namespaces:
         other = name[1:] if name.startswith("/") else f"/{name}"
         if other in self._known:
             raise Conflict(f"namespace: {name!r} is too like {other!r}; the names of their topics would be the same")
+        self._check_empty(name)
+
+    def _check_empty(self, name: str) -> None:
+        """What has such a full name already is somebody else's, with its bindings, and would be in the namespace. Not
+        named: who creates a namespace need not see it. Topics are taken in: their names may have had dots for long."""
+        broker, prefix = self._broker, prefix_of(name)
+        if next(iter(broker.queues.names(prefix)), None) is not None or broker.topic_queues.names(prefix):
+            kind = "queues"
+        elif any(one.startswith(prefix) for one in broker.routing.exchange_names()):
+            kind = "exchanges"
+        else:
+            return
+        raise Conflict(
+            f"namespace {name!r}: there are {kind} already whose names begin with {prefix!r} and which would be in it;"
+            f" delete them first (`waystation {kind} list` shows them), or take another name"
+        )
 
     async def set_limits(self, name: str, limits: Limits) -> None:
         """Replaces the limits of a namespace. What is there already stays."""
@@ -355,7 +371,7 @@ class Namespaces:
         self._revisions[name] = revision
         if new:
             self._broker.routing.add_namespace(prefix_of(name))
-            self._count_queues(name)  # some may have had such names already
+            self._count_queues(name)  # of another node's that had such names already
 
     def _drop(self, name: str) -> None:
         """Who deletes a namespace empties it first; what is of this broker alone goes here."""
