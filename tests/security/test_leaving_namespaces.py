@@ -48,12 +48,32 @@ def amqp_of(server: Server, user: str, vhost: str) -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.ConnectionParameters(host, port, vhost, login))
 
 
-def web_socket_of(server: Server, user: str, namespace: str) -> ClientConnection:
+def web_socket_of(
+    server: Server, user: str, namespace: str, path: str = "subscriptions/stream?topic=orders"
+) -> ClientConnection:
     login = base64.b64encode(f"{user}:{PASSWORDS[user]}".encode()).decode()
     return connect(
-        f"ws://{server.addresses['http']}/v1/subscriptions/stream?topic=orders",
+        f"ws://{server.addresses['http']}/v1/{path}",
         additional_headers={"authorization": f"Basic {login}", "waystation-namespace": namespace},
     )
+
+
+def test_a_stream_is_told_of_its_end_by_plain_names(tmp_path: Path) -> None:
+    add_users(tmp_path / "data", PASSWORDS, superusers=("admin",), rules=RULES)
+    with (
+        Server(tmp_path) as server,
+        ws.connect(f"waystation://admin:{PASSWORDS['admin']}@{server.bootstrap}") as admin,
+    ):
+        admin.act("set-namespace", namespace="shop")
+        admin.queue("shop/inq")
+        with web_socket_of(server, "alice", "shop", "queues/inq/stream") as stream:
+            admin.queue("shop/inq").delete()
+            assert "shop" not in json.loads(stream.recv(20))["problem"]["detail"]
+            with pytest.raises(ConnectionClosed) as closed:
+                stream.recv(20)
+            assert closed.value.rcvd is not None
+            assert "inq" in closed.value.rcvd.reason
+            assert "shop" not in closed.value.rcvd.reason
 
 
 def test_revoking_entry_ends_open_sessions_of_every_protocol_and_nobody_elses(tmp_path: Path) -> None:

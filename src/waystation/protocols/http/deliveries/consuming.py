@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -138,7 +139,8 @@ class HttpConsumer:
         self._granted = 0
 
     def ceased(self, error: WaystationError) -> None:
-        self._ended = error
+        # Others whose consumers end with the same error may be elsewhere.
+        self._ended = error = self._dispatcher.explained(copy(error))
         if self._outlet is not None and not self._left:
             self._outlet.finish(error)
 
