@@ -54,6 +54,9 @@ class FakeTopics:
     def names(self) -> Iterable[str]:
         return [name for name in self._counts if not name.startswith("__")]
 
+    def meant_by(self, group_id: str) -> Iterable[str]:
+        return self.names()
+
     def subscribe_changes(self, callback: Callable[[], None]) -> None:
         self._callbacks.append(callback)
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.security.test_permissions import access, with_users
 from waystation.broker.access import Access
-from waystation.broker.access.types import Policy, Principal
+from waystation.broker.access.types import ConsumerBeat, Policy, Principal
 from waystation.broker.broker import Broker
 from waystation.errors import Invalid, NotAllowed
 from waystation.message import Message
@@ -287,6 +287,39 @@ def test_a_word_before_a_name_leads_out_of_no_namespace(tmp_path: Path, target: 
             await access(broker, ALICE.inside("shop"), "shop").subscriptions.open(wanted, "c", nothing, nothing)
 
     with_users(tmp_path, story)
+
+
+def test_a_group_that_subscribes_by_a_pattern_is_assigned_nothing_of_a_namespace_beneath(tmp_path: Path) -> None:
+    """KIP-848: an assignment has ids and partitions, by which one can count what others have."""
+
+    async def story(broker: Broker, alice: Access) -> None:
+        def beat(group: str, member: str, epoch: int) -> ConsumerBeat:
+            return ConsumerBeat(
+                group_id=group,
+                member_id=member,
+                member_epoch=epoch,
+                rebalance_timeout_ms=1_000,
+                topics=(),
+                pattern="shop\\..*",
+                owned=frozenset(),
+            )
+
+        async def assigned(group: str) -> set[str | None]:
+            answer = await access(broker, ADMIN).groups.consumer_heartbeat(beat(group, "m", 0))
+            return {broker.topics.name_of(topic) for topic, _ in answer.assignment or ()}
+
+        await broker.topics.create("shop.us.orders", 1)
+        answer = await alice.groups.consumer_heartbeat(beat("shop/g", "a", 0))
+        names = {broker.topics.name_of(topic) for topic, _ in answer.assignment or ()}
+        assert names == {"shop.orders", "shop.us.orders"}
+        assert await assigned("outside") == {"shop.orders", "shop.us.orders", "shop.eu.orders"}
+        await broker.namespaces.create("shop.us")
+        await asyncio.sleep(0)  # the groups look in the next turn
+        await alice.groups.consumer_heartbeat(beat("shop/g", "a", answer.member_epoch))
+        (member,) = alice.groups.describe_consumer("shop/g").members
+        assert {broker.topics.name_of(topic) for topic, _ in member.target} == {"shop.orders"}
+
+    with_users(tmp_path, of_shop_and_shop_eu(story))
 
 
 @pytest.mark.parametrize("by_policy", [False, True], ids=["declared", "policy"])

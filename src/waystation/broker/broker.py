@@ -382,6 +382,7 @@ class Broker:
             len(offset_logs),
             self.group_history,
         )
+        self.namespaces.subscribe_changes(self.groups.topics_changed)
         self.groups.tell_whereabouts(lambda index: whereabouts(self.view, offsets.id, index))
         self.transactions = TransactionCoordinator(
             clock,

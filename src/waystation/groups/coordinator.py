@@ -124,7 +124,7 @@ class GroupCoordinator:
         shard.replay(state_log)
         if self._started:
             self._start_sessions(shard)
-            self._topics_changed()
+            self.topics_changed()
 
     def drop(self, partition: int) -> None:
         """Another broker coordinates the groups of the partition: whoever waits is told, and they are forgotten."""
@@ -139,8 +139,8 @@ class GroupCoordinator:
         self._started = True
         for shard in self._shards:
             self._start_sessions(shard)
-        self.topics.subscribe_changes(self._topics_changed)
-        self._topics_changed()
+        self.topics.subscribe_changes(self.topics_changed)
+        self.topics_changed()
         self._expiry = asyncio.get_running_loop().create_task(self._expire_forever(), name="group-expiry")
 
     def _start_sessions(self, shard: GroupShard) -> None:
@@ -337,8 +337,9 @@ class GroupCoordinator:
         elif isinstance(group, ConsumerGroup):
             self._consumer.tick(group)
 
-    def _topics_changed(self) -> None:
-        """Many topics may change at once; the groups look when that is over."""
+    def topics_changed(self) -> None:
+        """There are others, or they are in another namespace. Many may change at once; the groups look when that is
+        over."""
         if self._look_at_topics is None and not self._closed:
             self._look_at_topics = asyncio.get_running_loop().call_soon(self._tell_groups)
 

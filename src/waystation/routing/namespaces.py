@@ -110,6 +110,7 @@ class Namespaces:
         routing.use_local_names(self.local)
         queues.admit = self._check_room
         self._broker.topics.admit = self._check_topics
+        self._broker.topics.meant_by = self.topics_meant_by
         queues.subscribe_creations(self._queue_came)
         queues.subscribe_deletions(self._queue_went)
         queues.subscribe_leads(self._count_all_queues)
@@ -162,6 +163,11 @@ class Namespaces:
                 found = name if name in self._known else found
             at = topic.find(".", at + 1)
         return found
+
+    def topics_meant_by(self, group_id: str) -> Iterable[str]:
+        """What a pattern of this group can mean: topics of `shop.eu` begin as those of `shop` do, and are elsewhere."""
+        names, namespace = self._broker.topics.names(), self.of(group_id)
+        return names if namespace == DEFAULT else [name for name in names if self.of_topic(name) == namespace]
 
     def topics_beneath(self, prefix: str) -> Sequence[str]:
         """The namespaces all of whose topics have names that begin so, but for the one that the prefix itself is in."""

@@ -186,6 +186,8 @@ class Topics:
         self.admit: Callable[[str, int, int], None] = lambda name, topics, partitions: None
         """Set by whoever limits how much there may be: raises if so many more topics, with so many more partitions, are
         too many where this one is. The broker's own are not asked about."""
+        self.meant_by: Callable[[str], Iterable[str]] = lambda group_id: self.names()
+        """Set by whoever knows where groups are: what a pattern of one can mean. Never the broker's own."""
         self._on_delete: list[Callable[[list[str]], None]] = []
 
     # -- finding ----------------------------------------------------------------------------------------------------

@@ -31,6 +31,9 @@ class TopicView(Protocol):
     def names(self) -> Iterable[str]:
         """All but the internal ones."""
 
+    def meant_by(self, group_id: str) -> Iterable[str]:
+        """Those of them that a pattern of this group can mean: in a namespace, the topics of that one."""
+
     def subscribe_changes(self, callback: Callable[[], None]) -> None:
         """`callback` is called after any topic was created, deleted or grown."""
 

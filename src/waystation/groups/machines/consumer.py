@@ -82,7 +82,7 @@ class ConsumerGroup:
         """Wall time, set by the shell when it saves an empty group; what expiry counts from."""
         self._statics: dict[str, str] = {}
         self._holders: dict[TopicPartition, str] = {}
-        self._subscriptions = Subscriptions()
+        self._subscriptions = Subscriptions(group_id)
         self._timers: Deadlines[tuple[str, str]] = Deadlines()
         self._changed_group = False
         self._changed_members: set[str] = set()

@@ -18,13 +18,14 @@ from waystation.routing.matching.regex import Regex
 class Subscriptions:
     """Compiled patterns of one group, kept while a member uses them."""
 
-    def __init__(self) -> None:
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
         self._patterns: dict[str, Regex] = {}
 
     def check(self, pattern: str, topics: TopicView) -> None:
         """Raises InvalidPattern if it does not compile, or is too costly for the names there are."""
         compiled = self._compiled(pattern)
-        for name in topics.names():
+        for name in topics.meant_by(self._group_id):
             compiled.matches(name)
 
     def names(self, members: Iterable[ConsumerMember], topics: TopicView) -> dict[str, frozenset[str]]:
@@ -50,7 +51,7 @@ class Subscriptions:
     def _matching(self, text: str, topics: TopicView) -> frozenset[str]:
         pattern = self._compiled(text)
         found: set[str] = set()
-        for name in topics.names():
+        for name in topics.meant_by(self._group_id):
             try:
                 if pattern.matches(name):
                     found.add(name)
