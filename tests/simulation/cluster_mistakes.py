@@ -582,7 +582,13 @@ MISTAKES: dict[str, Mistake] = {
         Mistake(take_over_from_outside_the_in_sync_set, ["leave_behind", "crash_leader"], TOPICS, 15, seconds=25),
         Mistake(take_over_without_comparing, ["late_watch", "cut_off"], TOPICS, 20),
         Mistake(a_deposed_coordinator_keeps_what_it_knew, CUTS, ["publish", "consume_group", "queues"], 10),
-        Mistake(apply_what_is_above_the_high_watermark, [*LEADERS, "cut_off"], QUEUES, 10, seconds=20),
+        Mistake(
+            apply_what_is_above_the_high_watermark,
+            [*LEADERS, "crash", "cut_off", "cut_link"],
+            QUEUES,
+            10,
+            seconds=25,
+        ),
         Mistake(
             keep_what_was_applied_of_a_log_that_began_again,
             [*LEADERS, "cut_off", "crash", "replace_disk"],
