@@ -123,7 +123,7 @@ def test_the_brokers_last_words_are_passed_on() -> None:
 
     async def use(url: str) -> None:
         async with aio.connect(url, timeout=5) as mq:
-            with pytest.raises(errors.ConnectionLost, match=r"that frame was too long.*may have been carried out, or not"):
+            with pytest.raises(errors.ConnectionLost, match=r"that frame was too long.*may have been carried out"):
                 await mq.delete_topic("t")
 
     with_broker(talk, use)
