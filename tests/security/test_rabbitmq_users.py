@@ -113,13 +113,15 @@ def test_users_and_permissions_are_made_changed_and_deleted(server: Server) -> N
     channel = connection.channel()
     channel.add_on_cancel_callback(cancelled.append)
     channel.basic_consume("app-jobs", lambda *delivered: got.append(delivered[-1]))
-    assert api("DELETE", "/permissions/shop/carol").status == 204
+    assert api("PUT", "/permissions/shop/carol", {**given, "read": "^another$"}).status == 204
     for _ in range(100):
         if cancelled:
             break
         connection.process_data_events(0.1)
     assert cancelled, "its consumer ends with its right to read"
-    connection.close()
+    assert api("DELETE", "/permissions/shop/carol").status == 204
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="may not read namespace 'shop'"):
+        connection.sleep(10)
     with pytest.raises((ProbableAccessDeniedError, pika.exceptions.ConnectionClosedByBroker)):
         connect(server, "carol", "other", "shop")
     assert api("PUT", "/permissions/shop/carol", given).status == 201

@@ -66,6 +66,7 @@ def consumer_of(line: ByHand) -> tuple[Any, Feed]:
     access = SimpleNamespace(consume_wait_s=lambda: 0.0)
     dispatcher: Any = SimpleNamespace(long_work=line, ack_ids=ack_ids, delivered=lambda *_, **__: None, access=access)
     dispatcher.spoken = None
+    dispatcher.explained = lambda error: error
     consumer: Any = HttpConsumer(dispatcher, acks=False)
     consumer.attach(feed, "place", 1_000)
     return consumer, feed
