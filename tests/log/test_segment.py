@@ -12,6 +12,7 @@ from waystation.errors import CorruptBatch
 from waystation.log.batches import batch as batches
 from waystation.log.segments.segment import FIRST_ALLOCATION, Segment
 from waystation.world import OsDisk
+from waystation.world.disk import OsFile
 
 BASE = 1_000
 CHUNK = 64 * 1024
@@ -181,6 +182,23 @@ def test_a_batch_larger_than_the_window_of_a_walk_is_stepped_over(tmp_path: Path
         write(segment, BASE + i, size=size)
     assert [header.base_offset - BASE for _, header in segment.walk(0)] == [0, 1, 2, 3, 4, 5]
     assert found(reopened(segment), BASE + 4) == BASE + 4
+
+
+def test_a_search_reads_what_lies_between_two_entries_of_the_index(
+    segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    plain = OsFile.read
+
+    def counted(self: OsFile, size: int, position: int) -> bytes:
+        sizes.append(size)
+        return plain(self, size, position)
+
+    monkeypatch.setattr(OsFile, "read", counted)
+    for i in range(100):
+        assert found(segment, BASE + 3 * i) == BASE + 3 * i
+    assert max(sizes) <= 300 + batches.HEADER_SIZE, "the interval of the index, and the header behind it"
+    assert len(sizes) == 100, "in one read"
 
 
 @pytest.mark.parametrize("field", [0, 7, 8, 11, 16, 23, 26], ids=lambda at: f"byte {at} of a header")

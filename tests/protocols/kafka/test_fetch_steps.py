@@ -191,6 +191,19 @@ def test_a_client_is_sent_twice_what_it_has_read_and_one_who_never_read_a_megaby
     with_lab(tmp_path, monkeypatch, story)
 
 
+def test_an_answer_ends_with_a_whole_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a client drops since it is not whole, and fetches again, need not be sent."""
+
+    async def story(lab: Lab) -> None:
+        client = Client(lab.listener, reads=True)
+        client.send(kafka_fetch(1, LONG))
+        (records,) = client.answers()
+        assert len(records) > FIRST_ANSWER_BYTES // 2
+        assert sum(header.size for _, header in scan(records)) == len(records)
+
+    with_lab(tmp_path, monkeypatch, story)
+
+
 def test_a_fetch_whose_client_is_gone_is_read_no_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(lab: Lab) -> None:
         client, other = Client(lab.listener), Client(lab.listener)

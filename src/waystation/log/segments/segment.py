@@ -33,6 +33,7 @@ from waystation.world.disk import Disk, File
 
 FIRST_ALLOCATION = 64 * 1024
 LARGEST_ALLOCATION = 8 * 1024 * 1024
+WALK_BYTES = 64 * 1024
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -329,14 +330,15 @@ class Segment:
 
     def find(self, offset: int) -> tuple[int, Header] | None:
         """Position and header of the batch that holds `offset`, or the first one after it; None: beyond the end."""
-        for position, header in self.walk(self.index.floor(offset - self.base_offset), from_offset=offset):
+        near = min(WALK_BYTES, self._index_interval_bytes + HEADER_SIZE)  # it begins before the index's next entry
+        for position, header in self.walk(self.index.floor(offset - self.base_offset), near, from_offset=offset):
             if header.base_offset + header.last_offset_delta >= offset:
                 return position, header
         return None
 
-    def walk(self, position: int, chunk: int = 64 * 1024, *, from_offset: int = -1) -> Iterator[tuple[int, Header]]:
+    def walk(self, position: int, chunk: int = WALK_BYTES, *, from_offset: int = -1) -> Iterator[tuple[int, Header]]:
         """Positions and headers from `position` to the end or to the first thing that is no batch of this segment;
-        batches that end before `from_offset` may be left out.
+        batches that end before `from_offset` may be left out. `chunk`: bytes of the first read.
 
         The CRC does not cover a batch's offset: that it goes up and stays in the segment is all that can be checked.
         """
@@ -344,6 +346,7 @@ class Segment:
         while position + HEADER_SIZE <= self.size:
             start = position
             data = self.file.read(min(chunk, self.size - position), position)
+            chunk = max(chunk, WALK_BYTES)
             begin, lowest = skip_before(data, from_offset, lowest, highest)
             position = start + begin
             for at, header in _headers(data, begin, self.size - start):

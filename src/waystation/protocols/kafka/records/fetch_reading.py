@@ -147,10 +147,10 @@ class Reading:
             found = [(entry.producer_id, entry.first_offset) for entry in partition.aborted_in(self._offset, data)]
             answer.aborted += [entry for entry in found if entry not in answer.aborted]
         more = portion < left and len(data) >= portion
-        answer.records.append(memoryview(data)[:whole] if more else data)
-        size = whole if more else len(data)
-        answer.size += size
-        self.size += size
+        # What is behind the last whole batch would be sent in vain: it is read again by the next step or fetch.
+        answer.records.append(data if whole == len(data) else memoryview(data)[:whole])
+        answer.size += whole
+        self.size += whole if more else len(data)  # which is in memory until it is sent
         answer.delivered = offset - wanted.offset
         self._offset = offset
         return more
