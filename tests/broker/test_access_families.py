@@ -451,7 +451,7 @@ def with_stage(folder: Path, permissions: Permissions, story: Callable[[Stage], 
             await broker.subscriptions.open(subscribing, "c", print, print)
             producer = await broker.transactions.init_producer_id(TX, 60_000)
             await broker.transactions.add_partitions(TX, producer, [(TOPIC, 0)])
-            session = broker.shared.begin_session(SHARE, "m")
+            session = broker.shared.begin_session(SHARE, "m", str(ALICE), print)
             token = await broker.delegation_tokens.create(ALICE.name, ALICE.name, (), -1)
             stage = Stage(broker, producer, session, permissions)
             stage.own |= {f"delegation.{verb}": {"secret": token.secret} for verb in ("renew", "expire")}

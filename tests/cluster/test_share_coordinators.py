@@ -35,7 +35,7 @@ class Stage:
         self.cluster = cluster
         self.leader = leader
         self.group = group
-        self.session = ShareSession((group.id, MEMBER))
+        self.session = ShareSession((group.id, MEMBER), "User:alice")
 
     @property
     def partition(self) -> Partition:

@@ -19,7 +19,9 @@ from kio.schema.errors import ErrorCode
 from tests.protocols.kafka.admin_kit import Desk, each_version
 from waystation.errors import StorageFailed
 from waystation.log.batches import batch as batches
+from waystation.security.principals import Principal
 from waystation.share import partition as share_partition
+from waystation.share.machines import sessions
 from waystation.topics.partitions.partition import log_of
 
 MEMORY = Path("/dev/shm")
@@ -150,6 +152,47 @@ def test_a_new_session_of_a_member_gives_back_what_the_old_one_held(desk: Desk) 
     assert acquired(member.fetch(topic)) == [(0, 9, 1)]
     member.epoch = 0
     assert acquired(member.fetch(topic)) == [(0, 9, 2)]
+
+
+def test_who_has_most_share_sessions_makes_room_for_others_and_gets_no_more() -> None:
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        desk = Desk(Path(folder), {**SETTINGS, "group.share.max.share.sessions": "3"})
+        try:
+            alice, bob = desk.principal, Principal("bob")
+            topic, mine = stage(desk)
+            desk.principal = bob
+            greedy = [Member(desk, f"greedy-{n}") for n in range(3)]
+            assert [acquired(one.fetch(topic)) for one in greedy] == [[(0, 9, 1)], [], []]
+            assert Member(desk, "greedy-3").fetch(topic).error_code is ErrorCode.share_session_limit_reached
+            desk.principal = alice
+            assert acquired(mine.fetch(topic)) == [(0, 9, 2)], "what was in flight in the session that ended for it"
+            assert mine.fetch(topic).error_code is ErrorCode.none
+            desk.principal = bob
+            again = [one.fetch(topic).error_code for one in greedy]
+            assert again == [ErrorCode.share_session_not_found, ErrorCode.none, ErrorCode.none]
+            greedy[0].epoch = 0
+            assert greedy[0].fetch(topic).error_code is ErrorCode.share_session_limit_reached
+        finally:
+            desk.close()
+
+
+def test_who_has_most_partitions_in_share_sessions_makes_room_for_others(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_PARTITIONS", 10)
+    alice, bob = desk.principal, Principal("bob")
+    topic, mine = stage(desk)
+    desk.principal = bob
+    first, second = Member(desk, "first"), Member(desk, "second")
+    for greedy in (first, second):
+        assert greedy.fetch(topic, tuple(range(5))).error_code is ErrorCode.none
+    assert second.fetch(topic, (5,)).error_code is ErrorCode.share_session_limit_reached
+    desk.principal = alice
+    assert acquired(mine.fetch(topic)) == [(0, 9, 2)]
+    desk.principal = bob
+    assert first.fetch().error_code is ErrorCode.share_session_not_found
+    second.epoch += 1  # the request that was refused was its own
+    assert second.fetch().error_code is ErrorCode.none
 
 
 @each_version("share_acknowledge")

@@ -15,7 +15,7 @@ from waystation.share.machines.calls import ShareBeat
 from waystation.share.machines.errors import InvalidShareSessionEpoch, TooManyShareSessions, UnknownShareSession
 from waystation.share.machines.members import ShareGroup, Subscription
 from waystation.share.machines.records import GROUP, PARTITION, SETTINGS, ShareKey, read_key
-from waystation.share.machines.sessions import FINAL_EPOCH, MAX_PARTITIONS, ShareSessions
+from waystation.share.machines.sessions import FINAL_EPOCH, MAX_PARTITIONS, Evict, ShareSession, ShareSessions
 from waystation.share.machines.settings import ShareSettings, check_setting, reset_of
 
 
@@ -115,11 +115,25 @@ def test_patterns_match_what_comes_later_and_never_the_brokers_own() -> None:
 # -- sessions ----------------------------------------------------------------------------------------------------------
 
 
+def refuse(session: ShareSession) -> None:
+    raise AssertionError(f"nobody has more than {session.owner}")
+
+
+def begun(
+    sessions: ShareSessions,
+    key: tuple[str, str] = ("g", "m"),
+    owner: str = "User:alice",
+    limit: int = 10,
+    evict: Evict = refuse,
+) -> ShareSession:
+    return sessions.begin(key, owner, limit, evict)
+
+
 def test_a_session_counts_its_requests() -> None:
     sessions, key = ShareSessions(), ("g", "m")
     with pytest.raises(UnknownShareSession):
         sessions.enter(key, 1)
-    session = sessions.begin(key, 10)
+    session = begun(sessions, key)
     assert sessions.enter(key, 1) is session
     with pytest.raises(InvalidShareSessionEpoch, match="at epoch 2"):
         sessions.enter(key, 1)
@@ -134,33 +148,60 @@ def test_a_session_counts_its_requests() -> None:
 
 def test_an_old_session_does_not_end_its_successor() -> None:
     sessions, key = ShareSessions(), ("g", "m")
-    old = sessions.begin(key, 1)
-    new = sessions.begin(key, 1)
+    old = begun(sessions, key, limit=1)
+    new = begun(sessions, key, limit=1)
     assert not sessions.end(key, old)
     assert sessions.find(key) is new
     with pytest.raises(TooManyShareSessions):
-        sessions.begin(("g", "other"), 1)
+        begun(sessions, ("g", "other"), limit=1)
 
 
 def test_partitions_that_gave_records_go_to_the_back() -> None:
     sessions = ShareSessions()
-    session = sessions.begin(("g", "m"), 1)
+    session = begun(sessions)
     places = [(topic_id("t"), n) for n in range(3)]
-    sessions.change(session, places, [])
+    sessions.change(session, places, [], refuse)
     session.served(places[0])
-    sessions.change(session, [places[1]], [places[2]])
+    sessions.change(session, [places[1]], [places[2]], refuse)
     assert list(session.partitions) == [places[1], places[0]]
 
 
 def test_partitions_of_all_sessions_have_a_limit() -> None:
     sessions = ShareSessions()
-    one, two = (sessions.begin(("g", name), 5) for name in "ab")
+    one, two = (begun(sessions, ("g", name)) for name in "ab")
     some = topic_id("t")
-    sessions.change(one, [(some, n) for n in range(MAX_PARTITIONS)], [])
+    sessions.change(one, [(some, n) for n in range(MAX_PARTITIONS)], [], refuse)
     with pytest.raises(TooManyShareSessions, match="partitions"):
-        sessions.change(two, [(some, 0)], [])
+        sessions.change(two, [(some, 0)], [], refuse)
     sessions.end(one.key)
-    sessions.change(two, [(some, 0)], [])
+    sessions.change(two, [(some, 0)], [], refuse)
+
+
+def test_the_session_that_ends_for_others_was_not_used_for_longest() -> None:
+    sessions = ShareSessions()
+    greedy = [begun(sessions, ("g", name), "User:bob", 3) for name in "abc"]
+    sessions.enter(("g", "a"), 1)
+    begun(sessions, limit=3, evict=lambda one: sessions.end(one.key))
+    assert [one.ended for one in greedy] == [False, True, False]
+
+
+def test_nobody_loses_a_session_to_one_who_would_have_as_many() -> None:
+    """The two would take it from each other forever."""
+    sessions = ShareSessions()
+    for name in "ab":
+        begun(sessions, ("g", name), "User:bob", 3)
+    begun(sessions, limit=3)
+    with pytest.raises(TooManyShareSessions):
+        begun(sessions, ("g", "n"), limit=3)
+
+
+def test_a_session_that_has_ended_names_no_partitions() -> None:
+    """A fetch goes on behind what it waited for."""
+    sessions = ShareSessions()
+    session = begun(sessions)
+    sessions.end(session.key)
+    with pytest.raises(UnknownShareSession):
+        sessions.change(session, [(topic_id("t"), 0)], [], refuse)
 
 
 # -- settings and records ----------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def test_what_is_not_led_is_refused_with_the_error_that_makes_clients_look_for_t
             lambda: shared.heartbeat(beat(0)),
             lambda: shared.heartbeat(beat(1)),
             lambda: shared.get("g"),
-            lambda: shared.begin_session("g", "m"),
+            lambda: shared.begin_session("g", "m", "User:alice", print),
             lambda: shared.own_settings("g"),
             lambda: shared.change_settings("g", {}),
             lambda: broker.shared_admin.offsets("g"),
@@ -110,7 +110,7 @@ def test_members_are_told_at_once_and_what_they_hold_is_not_theirs_to_settle(tmp
         await retired.until(1)
         retired.feed.retire()
         await broker.shared.heartbeat(beat(0))
-        session = broker.shared.begin_session("g", "m")
+        session = broker.shared.begin_session("g", "m", "User:alice", print)
         poked: list[bool] = []
         session.poke = lambda: poked.append(True)
         drop(broker)

@@ -61,7 +61,7 @@ from waystation.share.machines.records import (
     read_value,
     write_value,
 )
-from waystation.share.machines.sessions import ShareSession, ShareSessions
+from waystation.share.machines.sessions import Evict, ShareSession, ShareSessions
 from waystation.share.machines.settings import ShareSettings
 from waystation.share.machines.window import OpenedBatches
 from waystation.share.partition import SharedPartition
@@ -277,16 +277,17 @@ class SharedGroups:
         except StorageFailed as error:
             logger.warning("shared.not_saved", "a share group could not be saved: {error}", error=error)
 
-    def begin_session(self, group_id: str, member_id: str) -> ShareSession:
+    def begin_session(self, group_id: str, member_id: str, owner: str, evict: Evict) -> ShareSession:
         """A share session from its first request on; what was in flight to an earlier one of the member is requeued:
-        here, or on the node that led these partitions before."""
+        here, or on the node that led these partitions before. `owner`: the principal."""
         group = self.get(group_id)
         group.release(member_id, _led(group))
-        return self.begin_other_session(group_id, member_id)
+        return self.begin_other_session(group_id, member_id, owner, evict)
 
-    def begin_other_session(self, group_id: str, member_id: str) -> ShareSession:
+    def begin_other_session(self, group_id: str, member_id: str, owner: str, evict: Evict) -> ShareSession:
         """Of a group that another node coordinates."""
-        return self.sessions.begin((group_id, member_id), self._settings.integer("group.share.max.share.sessions"))
+        limit = self._settings.integer("group.share.max.share.sessions")
+        return self.sessions.begin((group_id, member_id), owner, limit, evict)
 
     def end_session(self, session: ShareSession) -> bool:
         """The member is through, or its connection is closed: what is in flight to it of partitions that are led here

@@ -116,12 +116,13 @@ class Desk:
         self.loop = asyncio.new_event_loop()
         given = BrokerSettings({**few, **settings})
         self.broker = Broker(real_world(), str(root), given, catalog or MemoryCatalog(), view=view)
+        self.principal = ANONYMOUS  # who asks
         self.run(self.broker.start())
 
     @property
     def access(self) -> Access:
         """What a connection's session holds."""
-        return self.broker.access(ANONYMOUS, DEFAULT, self.broker.meters.kafka)
+        return self.broker.access(self.principal, DEFAULT, self.broker.meters.kafka)
 
     def close(self) -> None:
         self.run(self.broker.stop())

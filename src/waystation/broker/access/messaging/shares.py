@@ -73,8 +73,8 @@ class ShareAccess(Family):
         group that another node coordinates, the caller does that.)"""
         self._ask("read", "group", group.id)
         if isinstance(group, SharedGroup):
-            return self._broker.shared.begin_session(group.id, member_id)
-        return self._broker.shared.begin_other_session(group.id, member_id)
+            return self._broker.shared.begin_session(group.id, member_id, str(self._principal), self._evict)
+        return self._broker.shared.begin_other_session(group.id, member_id, str(self._principal), self._evict)
 
     def enter_session(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
         """The session that a request of this epoch continues, or ends."""
@@ -86,13 +86,19 @@ class ShareAccess(Family):
     ) -> None:
         """The partitions that the member fetches from."""
         self._ask("read", "group", session.key[0])
-        self._broker.shared.sessions.change(session, added, removed)
+        self._broker.shared.sessions.change(session, added, removed, self._evict)
 
     def end_session(self, session: ShareSession) -> None:
         """What the member has in flight is delivered to others, at once. Nobody is asked: it may have disconnected."""
         keys = tuple(session.partitions)
         if self._broker.shared.end_session(session) and session.key[0] not in self._broker.shared:
             self._broker.share_coordinators.release_later(*session.key, keys)
+
+    def _evict(self, session: ShareSession) -> None:
+        """Of whoever has most of them: its member is told, and begins another one if there is room."""
+        self.end_session(session)
+        if session.poke is not None:
+            session.poke()
 
     # -- administration ---------------------------------------------------------------------------------------------
 
