@@ -106,7 +106,9 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._takeover is not None:
-            self._takeover.received(data)
+            self._unparsed = self._unparsed + data if self._unparsed else data
+            if not self._parsing:
+                self._parse()
             return
         if self._lingering is not None:
             return
@@ -129,17 +131,26 @@ class HttpConnection(asyncio.Protocol):
     def _parse(self) -> None:
         """Looks through a part of what has come, and through the rest when nobody else has long work to do."""
         self._parsing = False
-        if self._takeover is not None or self._lingering is not None or self._transport is None:
+        if self._lingering is not None or self._transport is None:
             self._unparsed = b""
+            return
+        if self._takeover is not None:
+            self._unparsed = self._takeover.received(self._unparsed)
+            self._parse_on()
+            self._balance()
             return
         self._parse_some()
         if self._unparsed and len(self._unparsed) <= max(PARSE_BYTES, self._engine.left):
             self._parse_some()
-        if self._unparsed:
-            self._parsing = True
-            self._listener.budgets.long_work.then(self._parse, self)
+        self._parse_on()
         self._count()
         self._go_on()
+
+    def _parse_on(self) -> None:
+        """In the line, unless what has taken the connection over holds back."""
+        if self._unparsed and not self._parsing and not (self._held_back and self._takeover is not None):
+            self._parsing = True
+            self._listener.budgets.long_work.then(self._parse, self)
 
     def _parse_some(self) -> None:
         data, left = self._unparsed, self._engine.left
@@ -417,6 +428,9 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._takeover = EventStream(stream.session, self, self._listener.date())
         self._takeover.begin()
+        self._unparsed = request.rest
+        if not self._parsing:
+            self._parse()
         if self._expires_ms is not None:
             left_s = max(0.0, (self._expires_ms - self._listener.broker.world.clock.now_ms()) / 1000)
             self._expiry = asyncio.get_running_loop().call_later(left_s, self.end, EXPIRED)
@@ -529,7 +543,12 @@ class HttpConnection(asyncio.Protocol):
 
     def hold_back(self, stop: bool) -> None:
         self._held_back = stop
+        if self._takeover is not None:
+            self._parse_on()
         self._balance()
+
+    async def turn(self) -> None:
+        await self._listener.budgets.long_work.turn(self)
 
     def _balance(self) -> None:
         stop = self._held_back or self._requests.wanted > 0 or bool(self._unparsed) or self._much

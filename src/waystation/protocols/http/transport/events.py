@@ -61,8 +61,9 @@ class EventStream:
                 self._wire.write(b"event: ceased\ndata: " + encode_json(problem_of(error)) + b"\n\n")
             self._wire.close()
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> bytes:
         """The client has nothing more to say on this connection."""
+        return b""
 
     def filled(self) -> None:
         self._session.filled()

@@ -3,6 +3,9 @@
 The protocol engine is the sans-I/O core of the `websockets` package; this puts bytes in and carries bytes out. A
 client that sends something that is no JSON object gets one error back and stays; one that breaks the protocol, sends a
 message that is too large or does not answer pings is closed, and whatever was in flight to it is requeued.
+
+A read may have tens of thousands of frames. They are looked at, and what they say is done, a few at a time
+(`FRAMES_PER_TURN`), each time in a turn of the line of long work.
 """
 
 from __future__ import annotations
@@ -34,6 +37,12 @@ MAX_MESSAGE_BYTES = 1024 * 1024
 """What a client sends are acks and credit."""
 MAX_WAITING = 1000
 """Messages of a client that wait for their turn: its socket is not read while there are more."""
+FRAMES_PER_TURN = 256
+"""Of a client, and messages that are dealt with: a few milliseconds."""
+SHORT_FRAMES = 64
+"""The same while other clients wait for answers."""
+PIECE_BYTES = 512
+"""Are given to the engine at once: of the smallest frames 85. A large one costs no more for being in pieces."""
 FRAME_BYTES = 256 * 1024
 """Messages are sent together up to this size: many clients take no frame above a megabyte unless told to."""
 PING_EVERY_S = 20.0
@@ -56,6 +65,7 @@ class WebSocket:
         self._behind: list[bytes] | None = None  # what is to be said behind a message that is half sent
         self._waiting: deque[dict[str, Any] | Invalid] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._held_back = False  # too many wait
         self._stuck: asyncio.Future[None] | None = None  # the client does not read: done when it does
         self._pinged_s = 0.0
         self._unanswered = 0
@@ -74,18 +84,26 @@ class WebSocket:
             self._wire.close()
             return
         self._session.begin(self)
-        if self._request.rest:
-            self.received(self._request.rest)
 
-    def received(self, data: bytes) -> None:
+    def received(self, data: bytes) -> bytes:
         self._unanswered = 0
-        self._engine.receive_data(data)
-        for event in self._engine.events_received():
-            if isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
-                self._take(event)
+        at = frames = 0
+        while at < len(data) and frames < self._frames_per_turn and not self._held_back:
+            self._engine.receive_data(data[at : at + PIECE_BYTES])
+            at += PIECE_BYTES
+            for event in self._engine.events_received():
+                frames += 1
+                if isinstance(event, Frame) and event.opcode in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT):
+                    self._take(event)
         self._flush()
         if self._engine.close_expected():
             self._wire.close()
+            return b""
+        return data[at:]
+
+    @property
+    def _frames_per_turn(self) -> int:
+        return SHORT_FRAMES if self._wire.others_wait else FRAMES_PER_TURN
 
     def filled(self) -> None:
         self._session.filled()
@@ -203,14 +221,26 @@ class WebSocket:
             return
         whole, self._fragments = b"".join(self._fragments), []
         self._waiting.append(_object(whole))
-        self._wire.hold_back(len(self._waiting) > MAX_WAITING)
+        self._balance()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
 
+    def _balance(self) -> None:
+        held_back = len(self._waiting) > MAX_WAITING
+        if held_back != self._held_back:
+            self._held_back = held_back
+            self._wire.hold_back(held_back)
+
     async def _work(self) -> None:
+        done = 0
         while self._waiting and self._open:
+            if done >= self._frames_per_turn:
+                done = 0
+                await self._wire.turn()
+                continue
+            done += 1
             value = self._waiting.popleft()
-            self._wire.hold_back(len(self._waiting) > MAX_WAITING)
+            self._balance()
             try:
                 if await self._answer(value):
                     await self._client_reads()

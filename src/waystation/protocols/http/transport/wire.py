@@ -19,10 +19,17 @@ class Wire(Protocol):
     def writable(self) -> bool:
         """Whether the client has read most of what it was sent."""
 
+    @property
+    def others_wait(self) -> bool:
+        """Whether other clients wait for answers, so that what is done in one turn of the loop is to be short."""
+
     def write(self, data: bytes) -> None: ...
 
     def hold_back(self, stop: bool) -> None:
-        """Whether to read no more from the client for now."""
+        """Whether to read no more from the client for now, and to hand on nothing of what was read."""
+
+    async def turn(self) -> None:
+        """Others get their turn first."""
 
     def close(self) -> None:
         """Ends the connection when all that was written is sent."""
@@ -37,7 +44,8 @@ class Takeover(Protocol):
     def begin(self) -> None:
         """The connection is its own now."""
 
-    def received(self, data: bytes) -> None: ...
+    def received(self, data: bytes) -> bytes:
+        """What of it is left for another turn of the loop: it is called with that again."""
 
     def filled(self) -> None:
         """The client does not read: it can take nothing until `drained`. Also from within a write."""
