@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import socket
-from contextlib import ExitStack
+import struct
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pika
@@ -16,8 +17,8 @@ from websockets.sync.client import ClientConnection, connect
 
 import waystation as ws
 from tests.protocols.native.kit import JsonLines
+from tests.security.test_kafka_logins import METADATA, authenticate, handshake, request
 from tests.security.test_kafka_logins import _answer as answer_of
-from tests.security.test_kafka_logins import authenticate, handshake
 from tests.security.users_kit import PASSWORDS, add_users, waystation
 from tests.support.ports import split_address
 from tests.support.server import Server
@@ -116,3 +117,29 @@ def test_revoking_entry_ends_open_sessions_of_every_protocol_and_nobody_elses(tm
         assert json.loads(their_stream.recv(20))["messages"]
         in_default.channel().queue_declare("q")
         in_default.close()
+
+
+def test_who_need_not_log_in_is_in_a_listeners_namespace_while_rules_let_it(tmp_path: Path) -> None:
+    add_users(tmp_path / "data", PASSWORDS, superusers=("admin",), rules=RULES)
+    tenant = "tenant=kafka://127.0.0.1:0?namespace=shop&auth-required=false"
+    with Server(tmp_path, arguments=["--listeners", tenant]) as server, ExitStack() as stack:
+        login = f"waystation://admin:{PASSWORDS['admin']}@{server.bootstrap}"
+        waystation("namespaces", "create", "shop", "--server", login)
+
+        def connected() -> socket.socket:
+            return stack.enter_context(socket.create_connection(split_address(server.addresses["tenant"]), 20))
+
+        def answer(kafka: socket.socket) -> bytes | None:
+            with suppress(ConnectionError):
+                kafka.sendall(request(METADATA, 1, struct.pack(">i", 0)))
+                return answer_of(kafka)
+            return None
+
+        assert answer(connected()) is None
+        everybody = ("read", "--user", "*", "--namespace", "shop", "--server", login)
+        waystation("acls", "add", "--allow", *everybody)
+        inside = connected()
+        assert answer(inside) is not None
+        waystation("acls", "add", "--deny", *everybody)
+        assert answer_of(inside) is None
+        assert answer(connected()) is None

@@ -244,7 +244,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return self._access.principal.credential
 
     def check_entry(self) -> None:
-        if self.login and self._inward is not None:
+        if self._inward is not None:
             self._access.namespaces.check_entry(self._access.namespace)
 
     def info(self) -> ConnectionInfo:
