@@ -4,6 +4,7 @@ bound."""
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from waystation.protocols.http.transport.calls import Stream
 from waystation.protocols.http.transport.replies import Reply
 from waystation.protocols.http.transport.websocket import (
     FRAMES_PER_TURN,
+    MAX_MESSAGE_BYTES,
     MAX_WAITING,
     PIECE_BYTES,
     SHORT_FRAMES,
@@ -25,6 +27,7 @@ HANDSHAKE = (
     b"GET /stream HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
+READ_BYTES = 64 * 1024
 TEXT, CONTINUATION, PING, PONG = 1, 0, 9, 10
 
 
@@ -183,5 +186,57 @@ def test_a_large_message_in_many_reads_is_one() -> None:
         [value] = lab.session.heard
         assert value["text"].encode() == text
         assert wire.reading
+
+    asyncio.run(story())
+
+
+def test_messages_that_wait_have_a_bound_in_bytes() -> None:
+    async def story() -> None:
+        lab = SocketLab()
+        first = asyncio.Event()
+        lab.session.wait = first
+        connection, wire = await lab.open()
+        count = 20
+        text = msgspec.json.encode({"n": 1, "text": "x" * 500_000})
+        data = memoryview(frame(text) * count)
+        sent = 0
+
+        async def send(most: int) -> None:
+            nonlocal sent
+            for _ in range(most):
+                if wire.reading:
+                    connection.data_received(bytes(data[sent : sent + READ_BYTES]))
+                    sent += READ_BYTES
+                await lab.line.turns()
+                await lab.line.rested()
+
+        await send(2 * len(data) // READ_BYTES)
+        assert sent <= 2 * MAX_MESSAGE_BYTES, "nothing is dealt with, and nothing more is read"
+        first.set()
+        await send(3 * len(data) // READ_BYTES)
+        assert heard(lab.session) == [1] * count
+        assert wire.reading
+
+    asyncio.run(story())
+
+
+def test_a_message_in_small_fragments_takes_no_more_than_a_whole_one() -> None:
+    async def story() -> None:
+        lab = SocketLab()
+        connection, _ = await lab.open()
+        data = frame(b'{"n":1', last=False) + frame(b"  ", CONTINUATION, last=False) * 50_000
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            for at in range(0, len(data), READ_BYTES):
+                connection.data_received(data[at : at + READ_BYTES])
+                while len(lab.line):
+                    await lab.line.rested()
+            assert tracemalloc.get_traced_memory()[0] - before < 4 * 100_000 + READ_BYTES
+        finally:
+            tracemalloc.stop()
+        connection.data_received(frame(b"}", CONTINUATION))
+        await lab.line.turns()
+        assert heard(lab.session) == [1]
 
     asyncio.run(story())

@@ -23,6 +23,7 @@ from websockets.server import ServerProtocol
 
 from waystation.errors import Invalid, Unavailable, WaystationError
 from waystation.observe.events import event_logger
+from waystation.protocols.budget import FREE_BYTES
 from waystation.protocols.http.transport.calls import Stream, read_json
 from waystation.protocols.http.transport.engine import Request
 from waystation.protocols.http.transport.problems import problem_of
@@ -36,7 +37,8 @@ LIBRARY_LOGGER = "waystation.http.websocket"
 MAX_MESSAGE_BYTES = 1024 * 1024
 """What a client sends are acks and credit."""
 MAX_WAITING = 1000
-"""Messages of a client that wait for their turn: its socket is not read while there are more."""
+"""Messages of a client that wait for their turn: its socket is not read while there are more, or while those and the
+one that is dealt with have more than FREE_BYTES."""
 FRAMES_PER_TURN = 256
 """Of a client, and messages that are dealt with: a few milliseconds."""
 SHORT_FRAMES = 64
@@ -61,9 +63,10 @@ class WebSocket:
         self._engine = ServerProtocol(max_size=MAX_MESSAGE_BYTES, logger=logging.getLogger(LIBRARY_LOGGER))
         self._open = False
         self._over = False
-        self._fragments: list[bytes] = []
+        self._begun = bytearray()  # a message, as far as its fragments are here: not the pieces, each costs fifty bytes
         self._behind: list[bytes] | None = None  # what is to be said behind a message that is half sent
-        self._waiting: deque[dict[str, Any] | Invalid] = deque()
+        self._waiting: deque[bytes] = deque()  # as they came: made into objects they have many times the size
+        self._waiting_bytes = 0  # with the one that is dealt with
         self._task: asyncio.Task[None] | None = None
         self._held_back = False  # too many wait
         self._stuck: asyncio.Future[None] | None = None  # the client does not read: done when it does
@@ -215,18 +218,20 @@ class WebSocket:
                 self._wire.write(data)
 
     def _take(self, frame: Frame) -> None:
-        if frame.data:  # else no limit would ever be reached
-            self._fragments.append(bytes(frame.data))
+        if not frame.fin or self._begun:
+            self._begun += frame.data
         if not frame.fin:
             return
-        whole, self._fragments = b"".join(self._fragments), []
-        self._waiting.append(_object(whole))
+        whole = bytes(self._begun or frame.data)
+        self._begun = bytearray()
+        self._waiting.append(whole)
+        self._waiting_bytes += len(whole)
         self._balance()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
 
     def _balance(self) -> None:
-        held_back = len(self._waiting) > MAX_WAITING
+        held_back = len(self._waiting) > MAX_WAITING or self._waiting_bytes > FREE_BYTES
         if held_back != self._held_back:
             self._held_back = held_back
             self._wire.hold_back(held_back)
@@ -239,14 +244,15 @@ class WebSocket:
                 await self._wire.turn()
                 continue
             done += 1
-            value = self._waiting.popleft()
-            self._balance()
+            said = self._waiting.popleft()
             try:
-                if await self._answer(value):
+                if await self._answer(_object(said)):
                     await self._client_reads()
             except Exception:
                 logger.exception("websocket.failed", "a WebSocket's message could not be handled")
                 self._close(INTERNAL)
+            self._waiting_bytes -= len(said)
+            self._balance()
 
     async def _client_reads(self) -> None:
         """Whoever asks and does not read the answers is answered no more, and then not read."""
