@@ -240,3 +240,21 @@ def test_a_message_in_small_fragments_takes_no_more_than_a_whole_one() -> None:
         assert heard(lab.session) == [1]
 
     asyncio.run(story())
+
+
+def test_a_client_that_does_not_read_is_owed_one_pong() -> None:
+    async def story() -> None:
+        lab = SocketLab()
+        connection, wire = await lab.open()
+        connection.data_received(frame(b"first", PING))
+        assert wire.sent == b"\x8a\x05first"
+        wire.sent.clear()
+        connection.pause_writing()
+        connection.data_received(frame(b"x" * 125, PING) * 50 + frame(b"last", PING))
+        assert not wire.sent
+        connection.resume_writing()
+        assert wire.sent == b"\x8a\x04last"
+        connection.data_received(frame(b"", PING))
+        assert wire.sent == b"\x8a\x04last\x8a\x00"
+
+    asyncio.run(story())

@@ -50,6 +50,7 @@ FRAME_BYTES = 256 * 1024
 PING_EVERY_S = 20.0
 MAX_PINGS_UNANSWERED = 2
 GOING_AWAY, INTERNAL = 1001, 1011
+PONG_HEAD = b"\x8a"
 
 
 class WebSocket:
@@ -69,6 +70,8 @@ class WebSocket:
         self._waiting_bytes = 0  # with the one that is dealt with
         self._task: asyncio.Task[None] | None = None
         self._held_back = False  # too many wait
+        self._full = False  # the client does not read
+        self._pong = b""  # of the last ping since then: the one that it is owed
         self._stuck: asyncio.Future[None] | None = None  # the client does not read: done when it does
         self._pinged_s = 0.0
         self._unanswered = 0
@@ -109,9 +112,14 @@ class WebSocket:
         return SHORT_FRAMES if self._wire.others_wait else FRAMES_PER_TURN
 
     def filled(self) -> None:
+        self._full = True
         self._session.filled()
 
     def drained(self) -> None:
+        self._full = False
+        pong, self._pong = self._pong, b""
+        if pong:
+            self._wire.write(pong)
         if self._stuck is not None and not self._stuck.done():
             self._stuck.set_result(None)
         self._session.drained()
@@ -214,7 +222,9 @@ class WebSocket:
 
     def _flush(self) -> None:
         for data in self._engine.data_to_send():
-            if data:
+            if self._full and data.startswith(PONG_HEAD):
+                self._pong = data  # a client that pings and does not read would be sent any number of them
+            elif data:
                 self._wire.write(data)
 
     def _take(self, frame: Frame) -> None:
