@@ -147,6 +147,12 @@ def test_sessions_count_and_end(desk: Desk) -> None:
     assert acquired(heir.fetch(topic)) == [(0, 9, 2)], "the session's end gave the records back"
 
 
+def test_a_session_of_a_member_whose_name_is_too_long_is_refused(desk: Desk) -> None:
+    topic, _ = stage(desk)
+    assert Member(desk, "m" * 1025).fetch(topic).error_code is ErrorCode.invalid_request
+    assert len(desk.broker.shared.sessions) == 0
+
+
 def test_a_new_session_of_a_member_gives_back_what_the_old_one_held(desk: Desk) -> None:
     topic, member = stage(desk)
     assert acquired(member.fetch(topic)) == [(0, 9, 1)]
@@ -307,6 +313,9 @@ def test_heartbeats_are_checked(desk: Desk) -> None:
     assert beat(member_epoch=-5) is ErrorCode.invalid_request
     assert beat(member_epoch=3) is ErrorCode.unknown_member_id
     assert beat(subscribed_topic_names=None) is ErrorCode.invalid_request
+    assert beat(member_id="m" * 1025) is ErrorCode.invalid_request
+    assert beat(rack_id="r" * 1025) is ErrorCode.invalid_request
+    assert beat(subscribed_topic_names=["t" * 200_000] * 6) is ErrorCode.invalid_request
     assert beat() is ErrorCode.none
     assert beat(member_epoch=77) is ErrorCode.fenced_member_epoch
 

@@ -25,6 +25,8 @@ from waystation.topics.topics import check_name
 MAX_NAME_BYTES = 1_024
 MAX_PATTERNS = 1_000
 MAX_TOPICS = 100_000
+MAX_MEMBER_BYTES = 1_048_576
+"""Of the names that a member subscribes to, as in a consumer group."""
 MAX_VISIBILITY_TIMEOUT_MS = 86_400_000
 
 
@@ -76,14 +78,22 @@ def wanted_settings(max_deliveries: int | None, dead_letter: str | None) -> dict
     return given
 
 
+def check_member_id(member_id: str) -> None:
+    if not member_id or len(member_id) > MAX_NAME_BYTES:
+        raise InvalidGroupRequest(f"the member id is empty, or longer than {MAX_NAME_BYTES} characters")
+
+
 def check_beat(beat: ShareBeat) -> None:
     check_group_id(beat.group_id)
-    if not beat.member_id or len(beat.member_id) > MAX_NAME_BYTES:
-        raise Invalid("member_id: empty, or too long")
+    check_member_id(beat.member_id)
+    if beat.rack_id is not None and len(beat.rack_id) > MAX_NAME_BYTES:
+        raise InvalidGroupRequest(f"the rack id is longer than {MAX_NAME_BYTES} characters")
     if beat.member_epoch < LEAVE_EPOCH:
         raise Invalid(f"member_epoch: {beat.member_epoch} means nothing")
     if beat.topics is not None and len(beat.topics) > MAX_TOPICS:
         raise Invalid(f"{len(beat.topics)} topics are more than a member may subscribe to ({MAX_TOPICS})")
+    if sum(map(len, beat.topics or ())) > MAX_MEMBER_BYTES:
+        raise InvalidGroupRequest(f"the subscription is larger than {MAX_MEMBER_BYTES} bytes")
     if beat.topics is None and beat.member_epoch == JOIN_EPOCH:
         raise InvalidGroupRequest("the first heartbeat has to say which topics the member subscribes to")
 

@@ -39,6 +39,7 @@ from waystation.share.checks import (
     check_beat,
     check_filters,
     check_group_id,
+    check_member_id,
     check_open,
     check_own,
     wanted_settings,
@@ -286,6 +287,7 @@ class SharedGroups:
 
     def begin_other_session(self, group_id: str, member_id: str, owner: str, evict: Evict) -> ShareSession:
         """Of a group that another node coordinates."""
+        check_member_id(member_id)
         limit = self._settings.integer("group.share.max.share.sessions")
         return self.sessions.begin((group_id, member_id), owner, limit, evict)
 
