@@ -6,7 +6,7 @@ What real clients never send is asked for here: wrong epochs, foreign records, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -145,6 +145,35 @@ def test_sessions_count_and_end(desk: Desk) -> None:
     assert member.fetch(topic, epoch=1).error_code is ErrorCode.share_session_not_found
     heir = Member(desk, "heir")
     assert acquired(heir.fetch(topic)) == [(0, 9, 2)], "the session's end gave the records back"
+
+
+def test_a_connection_forgets_sessions_that_another_one_ends(desk: Desk) -> None:
+    topic, _ = stage(desk)
+    first: dict[object, Callable[[], None]] = desk.at_close
+    second: dict[object, Callable[[], None]] = {}
+    for n in range(3):
+        desk.at_close = first
+        member = Member(desk, f"m{n}")
+        assert member.fetch(topic).error_code is ErrorCode.none
+        assert len(first) == 1
+        desk.at_close = second
+        if n == 0:
+            member.epoch = 0
+            assert member.fetch(topic).error_code is ErrorCode.none
+            assert (len(first), len(second)) == (0, 1), "it goes on here"
+        assert member.fetch(epoch=-1).error_code is ErrorCode.none
+        assert (first, second) == ({}, {})
+    desk.at_close = first
+    member = Member(desk, "m")
+    member.fetch(topic)
+
+    async def disconnect() -> None:
+        for end in tuple(first.values()):
+            end()
+
+    desk.run(disconnect())
+    assert first == {}
+    assert len(desk.broker.shared.sessions) == 0
 
 
 def test_a_session_of_a_member_whose_name_is_too_long_is_refused(desk: Desk) -> None:

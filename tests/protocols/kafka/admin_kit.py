@@ -12,7 +12,7 @@ import asyncio
 import dataclasses
 import types
 import typing
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from importlib import import_module
 from io import BytesIO
@@ -117,6 +117,7 @@ class Desk:
         given = BrokerSettings({**few, **settings})
         self.broker = Broker(real_world(), str(root), given, catalog or MemoryCatalog(), view=view)
         self.principal = ANONYMOUS  # who asks
+        self.at_close: dict[object, Callable[[], None]] = {}  # what ends with its connection
         self.run(self.broker.start())
 
     @property
@@ -140,7 +141,8 @@ class Desk:
         request = entity(name, version, EntityType.request)
         entity_writer(request)(buffer, build(request, fields))
         read = decode_request(name, version, buffer.getvalue())
-        call = Call(name, version, read, self.broker, self.access, "tester", "127.0.0.1", LISTENER, apis=APIS)
+        told = "tester", "127.0.0.1", LISTENER, self.at_close
+        call = Call(name, version, read, self.broker, self.access, *told, apis=APIS)
         answer = APIS[API_KEYS[name]].handler(call)
         if isinstance(answer, Awaitable):
             answer = self.run(answer)

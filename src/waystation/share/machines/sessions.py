@@ -31,7 +31,7 @@ Evict = Callable[["ShareSession"], object]
 class ShareSession:
     """One member's."""
 
-    __slots__ = ("ended", "ends", "epoch", "key", "owner", "partitions", "poke")
+    __slots__ = ("ended", "ends", "epoch", "key", "on_end", "owner", "partitions", "poke")
 
     def __init__(self, key: SessionKey, owner: str) -> None:
         self.key = key
@@ -46,6 +46,8 @@ class ShareSession:
         """Nobody may use it any more: the member left, began another one, or was silent for too long."""
         self.poke: Callable[[], None] | None = None
         """Ends the wait of a fetch that waits: the member has sent another request behind it."""
+        self.on_end: Callable[[], object] | None = None
+        """Whoever has begun it need not end it any more."""
 
     def served(self, partition: TopicPartition) -> None:
         """It gave records: the others are next."""
@@ -148,6 +150,9 @@ class ShareSessions:
             del self._owned[present.owner]
         present.partitions.clear()
         present.ended = True
+        on_end, present.on_end = present.on_end, None
+        if on_end is not None:
+            on_end()
         return True
 
     def end_all_of(self, group_id: str) -> None:

@@ -83,5 +83,4 @@ def enter(call: Call) -> ShareSession:
 
 
 def close(call: Call, session: ShareSession) -> None:
-    call.at_close.pop(session.key, None)
     call.access.shares.end_session(session)

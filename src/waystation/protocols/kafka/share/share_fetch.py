@@ -141,10 +141,12 @@ def _begin(call: Call, group: SharedGroup | OtherShareGroup, has_acks: bool) -> 
         raise InvalidShareRequest("the request names no member")
     if has_acks:
         raise InvalidShareRequest("acknowledgements in the first fetch of a session: nothing is in flight yet")
-    shares = call.access.shares
+    shares, at_close = call.access.shares, call.at_close
     session = shares.begin_session(group, request.member_id)
-    # A consumer that dies takes its connection with it, and what is in flight to it goes to the others at once.
-    call.at_close[session.key] = lambda: shares.end_session(session)
+    # A consumer that dies takes its connection with it, and what is in flight to it goes to the others at once. A
+    # connection that lives may begin any number of sessions which others end.
+    at_close[session.key] = lambda: shares.end_session(session)
+    session.on_end = lambda: at_close.pop(session.key, None)
     return session
 
 
