@@ -28,12 +28,20 @@ if TYPE_CHECKING:
     from waystation.vhosts.sources import Source
 
 REPLY_TO = "amq.rabbitmq.reply-to"
+MAX_CONSUMERS = 10_000
+"""Of one connection, on all of its channels: about a kilobyte each."""
+MAX_ARGUMENTS = 4_096
+"""Characters of a consumer's arguments, which are kept and shown: priorities, offsets, timeouts."""
 
 
 def consume(session: AmqpSession, channel: Channel, method: commands.Basic.Consume) -> Awaitable[Frame] | Frame:
     tag = method.consumer_tag or f"amq.ctag-{session.token()}"
     if tag in channel.consumers:
         raise AmqpError(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+    if sum(len(one.consumers) for one in session.channels.values()) >= MAX_CONSUMERS:
+        raise AmqpError(NOT_ALLOWED, f"this connection has {MAX_CONSUMERS} consumers, the most there may be")
+    if method.arguments and len(repr(method.arguments)) > MAX_ARGUMENTS:
+        raise AmqpError(PRECONDITION_FAILED, f"the consumer's arguments have more than {MAX_ARGUMENTS} characters")
     queue = method.queue or channel.last_queue
     if not queue:
         raise AmqpError(NOT_FOUND, "no previously declared queue")
