@@ -3,10 +3,14 @@
 A reply to an inbox that is not there is told so and kept nowhere: whoever asked has stopped waiting. An inbox has no
 credit and stores nothing; what comes is handed on at once, and its owner decides whether somebody waits for it.
 
+A principal may have as many as are left: whoever is alone gets half of all, and something is left for others.
+
 On the loop's thread only.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 from waystation.errors import Full, Invalid
 from waystation.message import Delivered, Message, check_message
@@ -17,8 +21,8 @@ from waystation.world import World
 logger = event_logger("waystation.inboxes")
 
 PREFIX = "inbox:"
-MAX_INBOXES = 100_000
-"""Of one broker; each costs about 300 bytes."""
+MAX_INBOXES = 200_000
+"""Of one broker; each costs about 400 bytes."""
 
 
 class Inboxes:
@@ -26,7 +30,8 @@ class Inboxes:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._open: dict[str, Deliver] = {}
+        self._open: dict[str, tuple[Deliver, str]] = {}  # with its owner
+        self._owned: Counter[str] = Counter()  # by principal
         self._replies = 0
 
     def __len__(self) -> int:
@@ -35,26 +40,34 @@ class Inboxes:
     def __contains__(self, name: object) -> bool:
         return name in self._open
 
-    def open(self, deliver: Deliver) -> str:
-        """A name that nobody can guess, for `reply_to`."""
-        if len(self._open) >= MAX_INBOXES:
-            raise Full(f"this broker has {MAX_INBOXES} open inboxes, which is its limit; close some")
+    def open(self, deliver: Deliver, owner: str) -> str:
+        """A name that nobody can guess, for `reply_to`. `owner`: the principal."""
+        free = MAX_INBOXES - len(self._open)
+        if self._owned[owner] >= free:
+            raise Full(f"{owner} has {self._owned[owner]} open inboxes, and only {free} are left for all; close some")
         name = f"{PREFIX}{self._world.random.uuid().hex}"
-        self._open[name] = deliver
+        self._open[name] = deliver, owner
+        self._owned[owner] += 1
         return name
 
     def close(self, name: str) -> None:
         """Fine if it is closed already."""
-        self._open.pop(name, None)
+        _, owner = self._open.pop(name, (None, None))
+        if owner is None:
+            return
+        self._owned[owner] -= 1
+        if not self._owned[owner]:
+            del self._owned[owner]
 
     def reply(self, name: str, message: Message) -> bool:
         """Hands a message to the inbox's owner; False if there is no such inbox (any more)."""
         check_message(message)
         if message.delay_ms or message.deliver_at_ms is not None:
             raise Invalid("delay_ms: a reply is delivered at once or not at all")
-        deliver = self._open.get(name)
-        if deliver is None:
+        found = self._open.get(name)
+        if found is None:
             return False
+        deliver = found[0]
         self._replies += 1
         try:
             deliver([Delivered(self._replies, 1, self._world.clock.now_ms(), message)])

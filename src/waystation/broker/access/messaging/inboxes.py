@@ -19,7 +19,7 @@ class InboxAccess(Family):
     def open(self, deliver: Deliver) -> str:
         """A new inbox; returns its name, for `reply_to`. `deliver` gets each reply at once."""
         self._ask("create", "inbox", "*")
-        return self._broker.inboxes.open(deliver)
+        return self._broker.inboxes.open(deliver, str(self._principal))
 
     def is_open(self, inbox: str) -> bool:
         """Whether somebody still waits for a reply there."""
