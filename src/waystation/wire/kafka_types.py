@@ -16,17 +16,27 @@ MAX_ARRAY = 200_000
 """No request has more elements than this; a larger count is a mistake or an attack, and is refused before any work."""
 
 
+MAX_TAGS = 100
+"""Tagged fields of one structure. The protocol has a handful of them in all."""
+
+
 class Malformed(Invalid):
     """The peer sent bytes that are not a message of the protocol: the connection cannot go on."""
 
 
 class Reader:
-    """Walks through a request's bytes. Every method raises Malformed rather than read beyond the end."""
+    """Walks through a request's bytes. Every method raises Malformed rather than read beyond the end.
 
-    __slots__ = ("_data", "compact", "position")
+    `most`: elements of all arrays together, and tagged fields, each of which costs more than its bytes. An answer of a
+    broker that is trusted has no such limit.
+    """
 
-    def __init__(self, data: bytes | memoryview, compact: bool) -> None:
+    __slots__ = ("_data", "_elements", "_most", "compact", "position")
+
+    def __init__(self, data: bytes | memoryview, compact: bool, most: int | None = None) -> None:
         self._data = memoryview(data)
+        self._most = most
+        self._elements = 0
         self.compact = compact
         self.position = 0
 
@@ -115,7 +125,13 @@ class Reader:
         count = self.size(short=False)
         if count > MAX_ARRAY or count > len(self._data) - self.position:
             raise Malformed(f"an array of {count} elements in a request of {len(self._data)} bytes")
-        return max(0, count)
+        return self._counted(max(0, count))
+
+    def _counted(self, count: int) -> int:
+        self._elements += count
+        if self._most is not None and self._elements > self._most:
+            raise Malformed(f"more than {self._most} elements in a request of {len(self._data)} bytes")
+        return count
 
     def uuid(self) -> UUID:
         return UUID(bytes=bytes(self.take(16)))
@@ -123,9 +139,16 @@ class Reader:
     def tags(self) -> None:
         """Skips tagged fields; we use none in the hot requests."""
         if self.compact:
-            for _ in range(self.uvarint()):
+            for _ in range(self.tag_count()):
                 self.uvarint()
                 self.take(self.uvarint())
+
+    def tag_count(self) -> int:
+        """How many tagged fields follow."""
+        count = self.uvarint()
+        if count > MAX_TAGS:
+            raise Malformed(f"{count} tagged fields in one structure")
+        return self._counted(count)
 
 
 def write_uvarint(out: bytearray, value: int) -> None:

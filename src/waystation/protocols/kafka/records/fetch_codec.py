@@ -9,7 +9,7 @@ import msgspec
 
 from waystation.protocols.kafka.records.leader_codec import leader_field, write_endpoints, write_tagged
 from waystation.protocols.kafka.requests.nodes import NO_NODE, Leader
-from waystation.wire.kafka_types import Reader, write_array, write_string, write_uvarint
+from waystation.wire.kafka_types import MAX_ARRAY, Reader, write_array, write_string, write_uvarint
 
 MIN_VERSION = 4
 MAX_VERSION = 18
@@ -68,7 +68,7 @@ class PartitionAnswer(msgspec.Struct):
 
 
 def decode(data: memoryview, version: int) -> FetchRequest:
-    reader = Reader(data, version >= FIRST_FLEXIBLE)
+    reader = Reader(data, version >= FIRST_FLEXIBLE, MAX_ARRAY)
     if version < 15:
         reader.i32()  # replica id: we have no followers of this kind
     max_wait_ms, min_bytes, max_bytes = reader.i32(), reader.i32(), reader.i32()

@@ -17,7 +17,7 @@ from waystation.errors import WaystationError
 from waystation.protocols.kafka.records.leader_codec import leader_field, write_endpoints, write_tagged
 from waystation.protocols.kafka.requests.nodes import Leader
 from waystation.protocols.kafka.requests.registry import Listener
-from waystation.wire.kafka_types import Reader, write_array, write_nullable_string, write_string
+from waystation.wire.kafka_types import MAX_ARRAY, Reader, write_array, write_nullable_string, write_string
 
 MIN_VERSION = 0
 MAX_VERSION = 13
@@ -79,7 +79,7 @@ class PartitionResult(msgspec.Struct):
 
 def decode(data: memoryview, version: int, place: int = 0) -> ProduceRequest:
     """`data` begins at `place` of the buffer that it is a view into."""
-    reader = Reader(data, version >= FIRST_FLEXIBLE)
+    reader = Reader(data, version >= FIRST_FLEXIBLE, MAX_ARRAY)
     transactional_id = reader.nullable_string() if version >= 3 else None
     acks = reader.i16()
     timeout_ms = reader.i32()

@@ -18,7 +18,8 @@ import msgspec
 from waystation.wire.kafka_types import Malformed, Reader
 
 MAX_ELEMENTS = 200_000
-"""In all arrays of one request together; about 60 MB of objects at worst. Metadata of 100,000 topics fits."""
+"""In all arrays of one request together; about 60 MB of objects at worst. Metadata of 100,000 topics fits. As many
+tagged fields may be in it."""
 
 _FIXED = {
     **dict.fromkeys(("int8", "bool"), 1),
@@ -77,7 +78,7 @@ def _field(kind: Any, kafka_type: str | None) -> FieldBounds:
 def check(entity: type, data: bytes) -> None:
     """Raises Malformed unless `data` can be a request of this class without allocating more than it is worth."""
     plan = plan_of(entity)
-    _Walk(Reader(data, plan.flexible), len(data)).structure(plan)
+    _Walk(Reader(data, plan.flexible, MAX_ELEMENTS), len(data)).structure(plan)
 
 
 class _Walk:
@@ -93,7 +94,7 @@ class _Walk:
         for field in plan.fields:
             self._field(field)
         if plan.flexible:
-            for _ in range(reader.uvarint()):
+            for _ in range(reader.tag_count()):
                 tag, size = reader.uvarint(), reader.uvarint()
                 start = reader.position
                 known = plan.tagged.get(tag)
