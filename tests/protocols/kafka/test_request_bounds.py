@@ -34,6 +34,19 @@ def test_partitions_of_all_topics_of_a_fetch_count_together() -> None:
         fetch_codec.decode(fetch(4, MAX_ARRAY // 2), 4)
 
 
+def test_a_fetch_names_no_topic_that_there_cannot_be() -> None:
+    """Its session would keep the name."""
+
+    def of(name: bytes) -> memoryview:
+        head = struct.pack(">iiiibih", -1, 0, 1, 1000, 0, 1, len(name))
+        return memoryview(head + name + struct.pack(">i", 1) + PARTITION)
+
+    assert len(fetch_codec.decode(of(b"t" * 249), 4).partitions) == 1
+    for size in (250, 30_000):
+        with pytest.raises(Malformed, match=f"name of {size} characters"):
+            fetch_codec.decode(of(b"t" * size), 4)
+
+
 def test_partitions_of_all_topics_of_a_produce_request_count_together() -> None:
     half = MAX_ARRAY // 2
     topic = struct.pack(">h", 1) + b"t" + struct.pack(">i", half) + struct.pack(">ii", 1, -1) * half

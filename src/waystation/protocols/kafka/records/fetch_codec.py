@@ -9,7 +9,7 @@ import msgspec
 
 from waystation.protocols.kafka.records.leader_codec import leader_field, write_endpoints, write_tagged
 from waystation.protocols.kafka.requests.nodes import NO_NODE, Leader
-from waystation.wire.kafka_types import MAX_ARRAY, Reader, write_array, write_string, write_uvarint
+from waystation.wire.kafka_types import MAX_ARRAY, Malformed, Reader, write_array, write_string, write_uvarint
 
 MIN_VERSION = 4
 MAX_VERSION = 18
@@ -18,6 +18,8 @@ TOPIC_IDS = 13
 FROM_FOLLOWERS = 11
 """From this version on a consumer says in which rack it is, and may read from a replica that follows (KIP-392)."""
 TELLS_ENDPOINTS = 16
+MAX_TOPIC_CHARS = 249
+"""Of a topic's name: no topic has a longer one. Names are kept in sessions."""
 
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
@@ -91,6 +93,8 @@ def decode(data: memoryview, version: int) -> FetchRequest:
 
 def _read_topic(reader: Reader, version: int) -> list[FetchPartition]:
     topic: str | UUID = reader.uuid() if version >= TOPIC_IDS else reader.string()
+    if isinstance(topic, str) and len(topic) > MAX_TOPIC_CHARS:
+        raise Malformed(f"a topic's name of {len(topic)} characters")
     found = []
     for _ in range(reader.array()):
         index = reader.i32()
