@@ -46,6 +46,11 @@ READ_BYTES = 1024 * 1024
 """In one read: half a millisecond, and a batch of the usual largest size."""
 SHORT_READ_BYTES = 256 * 1024
 """Of a large request, while others wait."""
+OTHERS_AT_ONCE = 32
+"""Requests that are looked at in one turn of the loop; with more, the connection gets in the line. Each takes some
+hundred microseconds."""
+PRODUCES_AT_ONCE = 128
+"""Of those that only append. A small one takes a sixth of that."""
 MAX_IN_FLIGHT = 1_000
 """Produce requests that are not answered yet."""
 MAX_FINISHED_BYTES = 1024 * 1024
@@ -97,6 +102,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._finished_bytes = 0
         self._much = False  # of a large request much has come: more of it is for another turn
         self._sending = 0  # bytes of what was written last, while it has not left
+        self._in_line = False  # it has looked at enough requests for one turn
         self._held = False  # an append has to wait: nothing behind it may be looked at
         self._throttle: Throttle | None = None  # made with the first quota
         self._writing_paused = False
@@ -208,7 +214,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def overdue(self, why: str) -> bool:
-        if self._held:
+        if self._held or self._in_line:
             return False
         self._abort(why)
         if self._transport is not None:
@@ -339,6 +345,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _busy(self) -> bool:
         return (
             self._held
+            or self._in_line
             or self._writing_paused
             or len(self._slots) >= MAX_IN_FLIGHT
             or (self._throttle is not None and self._throttle.muted)
@@ -346,14 +353,21 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
 
     def _work(self) -> None:
-        """Dispatches every whole request that has arrived, as far as this connection may."""
+        """Dispatches the whole requests that have arrived, as far as this connection may: as many as one turn has time
+        for, and the rest when nobody else has long work to do."""
         self.last_active = self._listener.now_s()
         engine = self._engine
+        left = PRODUCES_AT_ONCE
         try:
             while self._transport is not None and not self._busy:
+                if left <= 0 and engine.unread:
+                    self._in_line = True
+                    self._listener.budgets.long_work.then(self._go_on, self)
+                    break
                 request = engine.next_request(self._next_api())
                 if request is None:
                     break
+                left -= 1 if request.api_key == PRODUCE else PRODUCES_AT_ONCE // OTHERS_AT_ONCE
                 if self._metered:
                     self._dispatch_timed(request)
                 else:
@@ -369,6 +383,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             )
             self._abort("internal error")
         self._balance()
+
+    def _go_on(self) -> None:
+        self._in_line = False
+        if self._transport is not None:
+            self._work()
 
     def _next_api(self) -> int | None:
         """The one API that may be done now, behind what is under way; None: any."""
