@@ -3,6 +3,8 @@
 Every line is answered by one line: `{"status": "success", …}` or `{"status": "error", "error": …}`. Requests that carry
 an `id` are answered as they are ready, with that id; those without one, in their order. Messages for consumers come
 in between, as lines with `push`.
+
+Lines that come together are dealt with a part at a time (`LINES_AT_ONCE`), each in a turn of the line of long work.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from waystation.protocols.native.commands.login import LOG_IN
 from waystation.protocols.native.connection import FULL_BYTES, Out
 from waystation.protocols.native.framing.json_lines import (
     COMMANDS,
+    LINES_AT_ONCE,
+    SHORT_LINES,
     BadLine,
     Line,
     Lines,
@@ -33,6 +37,7 @@ from waystation.protocols.native.session import NativeSession, describe
 
 if TYPE_CHECKING:
     from waystation.broker.access.node import Node
+    from waystation.world.long_work import LongWork
 
 MAX_ANSWERS = 10_000
 """Lines of one connection that are not answered yet."""
@@ -52,8 +57,17 @@ class LinesTalk:
     """Made by the listener for each JSON-lines connection."""
 
     def __init__(
-        self, broker: Node, name: str, subscriptions: PlainSubscriptions, out: Out, on_room: Callable[[], None]
+        self,
+        broker: Node,
+        name: str,
+        subscriptions: PlainSubscriptions,
+        long_work: LongWork,
+        out: Out,
+        on_room: Callable[[], None],
     ) -> None:
+        self._long_work = long_work
+        self._in_line = False  # more lines are for another turn
+        self._has_taken = False  # as many as one turn has time for
         self._lines = Lines()
         self.intake = self._lines.intake
         self._out = out
@@ -70,7 +84,7 @@ class LinesTalk:
 
     @property
     def busy(self) -> bool:
-        return self.session.busy or self._waiting >= MAX_ANSWERS
+        return self.session.busy or self._in_line or self._waiting >= MAX_ANSWERS
 
     @property
     def awaited(self) -> int:
@@ -79,11 +93,22 @@ class LinesTalk:
     def work(self) -> bool:
         while not (self.busy or self._full):
             if not self._left:
-                self._left += self._lines.lines()
-                if not self._left:
+                if self._has_taken and self._lines.more:
+                    self._has_taken = False
+                    self._in_line = True
+                    self._long_work.then(self._turn_came, self.session.wire)
+                    return False
+                self._left += self._lines.lines(SHORT_LINES if self.session.others_wait else LINES_AT_ONCE)
+                self._has_taken = True
+                if not (self._left or self._lines.more):
+                    self._has_taken = False
                     return False
             self._take()
         return self._full
+
+    def _turn_came(self) -> None:
+        self._in_line = False
+        self._on_room()
 
     @property
     def _full(self) -> bool:

@@ -70,7 +70,7 @@ class NativeListener:
 
         if self._subscriptions is None:
             self._subscriptions = PlainSubscriptions()
-        talk = partial(LinesTalk, self._broker, self._name("json"), self._subscriptions)
+        talk = partial(LinesTalk, self._broker, self._name("json"), self._subscriptions, self._budgets.long_work)
         return NativeConnection(talk, self._budgets, self._broker.world.clock, on_closed, "json", entrance)
 
     def session(self, send: Send) -> NativeSession:

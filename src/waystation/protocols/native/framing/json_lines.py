@@ -22,6 +22,9 @@ from waystation.protocols.native.framing.intake import LARGEST_STEP, Intake
 
 MAX_LINE_BYTES = 8 * 1024 * 1024
 LINES_AT_ONCE = 256
+"""In one turn of the loop: some ten milliseconds."""
+SHORT_LINES = 64
+"""The same while other clients wait for answers."""
 LONG_LINE_BYTES = 256 * 1024
 """A line of which more has come is given all the room that a line may need: it would be moved while it grows."""
 
@@ -52,11 +55,16 @@ class Lines:
         """Bytes of the line that has begun to arrive: nobody knows, so as many as it may have."""
         return self._max_line if self._searched > FREE_BYTES else 0
 
+    @property
+    def more(self) -> bool:
+        """Whether a whole line is here."""
+        return self.intake.find(b"\n", self._searched) >= 0
+
     def lines(self, limit: int = LINES_AT_ONCE) -> list[Line]:
-        """The next whole lines, up to `limit`; none until more bytes come."""
+        """The next whole lines, up to `limit` with those that are blank, which are left out."""
         found: list[Line] = []
         intake = self.intake
-        while len(found) < limit:
+        for _ in range(limit):
             end = intake.find(b"\n", self._searched)
             if end < 0:
                 self._searched = intake.unread
