@@ -11,11 +11,13 @@ import pytest
 
 from tests.broker.kit import broker_on, run, snapshot
 from waystation.admin import policies as policies_module
-from waystation.admin.policy_rules import Policy, check_policy, under
+from waystation.admin.policy_rules import Policy, check_policy, under, under_stream
 from waystation.broker.broker import Broker
+from waystation.config import BrokerSettings, resolve_topic
 from waystation.errors import Conflict, Invalid, NotFound, StorageFailed
-from waystation.message import Message
+from waystation.message import MAX_HORIZON_MS, Message
 from waystation.queues.settings import QueueSettings, declared
+from waystation.topics.partitions.partition import log_of
 from waystation.wire.amqp.template import AT_ONCE_MS
 
 CLASSIC = QueueSettings(queue_type="classic", overflow="drop-oldest")
@@ -85,10 +87,12 @@ def test_of_limits_the_smaller_counts_and_of_anything_else_what_was_declared(
         policy(expires=0),
         policy(overflow="burn"),
         policy(dead_letter_exchange=3),
-        policy(max_priority=3),
-        policy(nonsense=3),
+        policy(max_age="7 days"),
+        policy(max_age=7),
+        policy(stream_max_segment_size_bytes="big"),
+        policy(stream_max_segment_size_bytes=3_000_000_001),
         policy(),
-        policy(max_length=1, apply_to="streams"),
+        policy(max_length=1, apply_to="everything"),
         policy(max_length=1, priority=2**40),
         policy(name="", max_length=1),
     ],
@@ -96,6 +100,43 @@ def test_of_limits_the_smaller_counts_and_of_anything_else_what_was_declared(
 def test_a_policy_that_makes_no_sense_is_refused(wrong: Policy) -> None:
     with pytest.raises(Invalid):
         check_policy(wrong)
+
+
+def test_a_setting_that_nobody_knows_is_misspelt_unless_it_comes_from_another_broker(tmp_path: Path) -> None:
+    async def story() -> None:
+        unknown = policy("plugin", shards_per_node=3, max_length=5)
+        async with broker_on(tmp_path) as broker:
+            await broker.queues.declare("jobs", CLASSIC)
+            with pytest.raises(Invalid, match="'shards-per-node' is not a recognised policy setting"):
+                await broker.policies.set(unknown)
+            await broker.policies.set_all([unknown])
+            assert settings_of(broker, "jobs").max_length == 5
+        async with broker_on(tmp_path) as broker:
+            assert broker.policies.listing() == [unknown], "it is remembered as it came"
+            assert settings_of(broker, "jobs").max_length == 5
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("definition", "own", "effective"),
+    [
+        ({"max_age": "1h"}, {}, {"retention.ms": "3600000"}),
+        ({"max_age": "1h"}, {"retention.ms": "-1"}, {"retention.ms": "3600000"}),
+        ({"max_age": "1h"}, {"retention.ms": "60000"}, {}),
+        ({"max_age": "999999999Y"}, {}, {"retention.ms": str(MAX_HORIZON_MS)}),
+        ({"max_length_bytes": 10}, {"retention.bytes": "20"}, {"retention.bytes": "10"}),
+        ({"stream_max_segment_size_bytes": 3_000_000_000}, {}, {"segment.bytes": str(2**31 - 1)}),
+        ({"stream_max_segment_size_bytes": 0}, {}, {"segment.bytes": "1024"}),
+        ({"max_length": 10, "message_ttl": 5}, {}, {}),
+    ],
+)
+def test_a_streams_limits_are_settings_of_its_topic(
+    definition: dict[str, Any], own: dict[str, str], effective: dict[str, str]
+) -> None:
+    found = under_stream(check_policy(policy(**definition)), own)
+    assert found == effective
+    resolve_topic({**own, **found}, BrokerSettings())
 
 
 def test_patterns_are_found_anywhere_in_a_name_unless_they_are_anchored() -> None:
@@ -154,6 +195,47 @@ def test_it_is_for_the_kind_of_queue_that_it_names(tmp_path: Path) -> None:
             assert [settings_of(broker, f"jobs-{kind}").policy for kind in "cqn"] == [None, None, None]
 
     run(story())
+
+
+def test_a_stream_has_the_age_and_the_size_that_its_policy_says(tmp_path: Path) -> None:
+    stream = {"waystation.stream": "true", "retention.ms": "-1", "retention.bytes": "-1"}
+
+    def limits(broker: Broker, *names: str) -> list[tuple[int, int]]:
+        found = [broker.topics.get(name).settings for name in names]
+        return [(one.retention_ms, one.retention_bytes) for one in found]
+
+    async def story() -> None:
+        async with broker_on(tmp_path) as broker:
+            await broker.namespaces.create("shop")
+            await broker.topics.create("jobs", 1, stream)
+            await broker.topics.create("shop.jobs", 1, stream)
+            await broker.topics.create("jobs-topic", 1, {"retention.ms": "-1"})
+            await broker.policies.set(policy(max_age="1h", max_length_bytes=4096, apply_to="streams"))
+            there = broker.topics.get("jobs")
+            assert limits(broker, "jobs") == [(3_600_000, 4096)]
+            assert log_of(there.partitions[0]).settings is there.settings, "retention goes by these"
+            assert limits(broker, "shop.jobs", "jobs-topic") == [(-1, -1)] * 2, "elsewhere, and no stream"
+            await broker.topics.create("jobs-2", 1, {**stream, "retention.ms": "1000"})
+            assert limits(broker, "jobs-2") == [(1000, 4096)], "what is declared later, too"
+            await broker.topics.alter("jobs", {**stream, "retention.bytes": "2048"})
+            assert limits(broker, "jobs") == [(3_600_000, 2048)]
+            await broker.policies.set(policy(max_age="2h", namespace="shop", pattern="^jobs$"))
+            assert limits(broker, "shop.jobs") == [(7_200_000, -1)]
+        async with broker_on(tmp_path) as broker:
+            async with asyncio.timeout(30):
+                while limits(broker, "jobs") != [(3_600_000, 2048)]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await broker.policies.delete("/", "p")
+            assert limits(broker, "jobs", "jobs-2") == [(-1, 2048), (1000, -1)]
+
+    run(story())
+
+
+def test_a_policy_for_queues_of_a_kind_is_for_no_stream() -> None:
+    wanted = {"all": True, "queues": True, "streams": True, "classic_queues": False, "quorum_queues": False}
+    assert {kind: policy(max_age="1h", apply_to=kind).for_streams for kind in wanted} == wanted
+    assert not policy(max_age="1h", apply_to="streams").for_queues("quorum")
+    assert not policy(max_age="1h", apply_to="streams").for_exchanges
 
 
 def test_it_survives_a_restart_and_so_does_what_was_declared(tmp_path: Path) -> None:

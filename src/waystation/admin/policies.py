@@ -1,24 +1,24 @@
-"""The policies of a broker: kept in the catalog, and put in force on every queue and exchange that they match.
+"""The policies of a broker: kept in the catalog, and put in force on every queue, stream and exchange that they match.
 
 Of several policies that match, the one of the highest priority is in force, alone. What is in force is written into a
-queue's settings like any other change of them, so a replay agrees with what was; of an exchange it is remembered in
-memory and found again at the start. A change is written to the catalog, and is in force when the catalog has told it
-(`apply`), whoever wrote it, and everything it matches was looked through. A broker that dies in
-between, with a million queues to go through, finishes the work after its next start.
+queue's settings like any other change of them, so a replay agrees with what was; of an exchange and of a stream it is
+remembered in memory and found again at the start. A change is written to the catalog, and is in force when the catalog
+has told it (`apply`), whoever wrote it, and everything it matches was looked through. A broker that dies in between,
+with a million queues to go through, finishes the work after its next start.
 
-On the loop's thread only. Protocols set and delete policies; queues and routing ask what is in force.
+On the loop's thread only. Protocols set and delete policies; queues, topics and routing ask what is in force.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
 import msgspec
 
-from waystation.admin.policy_rules import Policy, check_policy, under
+from waystation.admin.policy_rules import Policy, check_known, check_policy, under, under_stream, without_effect
 from waystation.catalog import ABSENT, Catalog, Update, rows
 from waystation.catalog.changes import ChangeQueue
 from waystation.catalog.follower import CatalogFollower
@@ -35,8 +35,9 @@ from waystation.errors import (
 from waystation.observe.events import event_logger
 from waystation.queues.names import INTERNAL_PREFIX
 from waystation.queues.settings import QueueSettings
-from waystation.routing.namespace_names import DEFAULT, prefix_of
+from waystation.routing.namespace_names import DEFAULT, prefix_of, topic_prefix_of
 from waystation.topics.partitions.partition import Receipt
+from waystation.topics.topics import Topic
 from waystation.world import World
 
 logger = event_logger("waystation.policies")
@@ -50,6 +51,7 @@ WRITTEN_AT_ONCE = 100
 SLICE = 200
 """Names that are read at once."""
 EXCHANGES_AT_ONCE = 20
+STREAMS_AT_ONCE = 20
 TURN_S = 0.005
 """Then the loop has its turn: some patterns take a thousand times as long as others."""
 KEPT_AT_ONCE = 5_000
@@ -82,10 +84,24 @@ class Routing(Protocol):
     def govern(self, names: Iterable[str]) -> None: ...
 
 
+class Topics(Protocol):
+    """What policies ask of the topics."""
+
+    by_policy: Callable[[str], Mapping[str, str]]
+
+    def __iter__(self) -> Iterator[Topic]: ...
+
+    def get(self, name: str) -> Topic: ...
+
+    def refresh(self, topic: Topic) -> None: ...
+
+
 class Namespaces(Protocol):
     def __contains__(self, name: object) -> bool: ...
 
     def of(self, full_name: str) -> str: ...
+
+    def of_topic(self, topic: str) -> str: ...
 
     def local(self, full_name: str) -> str: ...
 
@@ -105,6 +121,7 @@ class Policies:
         follower: CatalogFollower,
         world: World,
         queues: Queues,
+        topics: Topics,
         routing: Routing,
         namespaces: Namespaces,
         kept: AwaitDurable,
@@ -113,6 +130,7 @@ class Policies:
         self._follower = follower
         self._world = world
         self._queues = queues
+        self._topics = topics
         self._routing = routing
         self._namespaces = namespaces
         self._kept = kept
@@ -143,6 +161,15 @@ class Policies:
                 return policy
         return None
 
+    def of_stream(self, topic: str) -> Policy | None:
+        """The one in force on a stream, which is a topic of this name."""
+        namespace = self._namespaces.of_topic(topic)
+        local = topic.removeprefix(topic_prefix_of(namespace))
+        for policy in self._in_order.get(namespace, ()):
+            if policy.for_streams and policy.matches(local):
+                return policy
+        return None
+
     def of_exchange(self, full_name: str) -> Policy | None:
         namespace, local = self._split(full_name)
         for policy in self._in_order.get(namespace, ()):
@@ -156,6 +183,11 @@ class Policies:
             return settings
         policy = self.of_queue(full_name, settings.queue_type)
         return settings if policy is None else under(policy, settings, prefix_of(policy.namespace))
+
+    def of_stream_settings(self, topic: str) -> dict[str, str]:
+        """What is in force on a stream in the place of the topic's own settings."""
+        policy = self.of_stream(topic) if self._known else None
+        return {} if policy is None else under_stream(policy, self._topics.get(topic).overrides)
 
     def alternate(self, full_name: str) -> tuple[str, str | None] | None:
         """The policy in force on an exchange, and the alternate exchange that it names."""
@@ -176,6 +208,7 @@ class Policies:
             self._take(key, entry.value, entry.revision)
         self._sort()
         self._queues.effective = self.effective
+        self._topics.by_policy = self.of_stream_settings
         self._routing.alternate_by_policy = self.alternate
         self._routing.govern(self._routing.exchange_names())
 
@@ -195,13 +228,15 @@ class Policies:
 
     async def set(self, policy: Policy) -> bool:
         """Makes it, or replaces the one of its name; True if it was made. Returns when it is in force everywhere."""
+        check_known(policy)
         self._check(policy)
         [made] = await self._changes.to_the_end(self._save([policy]))
         await self._in_force([policy.namespace])
         return made
 
     async def set_all(self, policies: Iterable[Policy]) -> None:
-        """Many of them, and one look through the queues."""
+        """Many of them, and one look through the queues. They come from another broker: settings of its plugins, or of
+        a later version of it, are remembered, and have no effect."""
         wanted = [self._check(policy) for policy in policies]
         for begin in range(0, len(wanted), WRITTEN_AT_ONCE):
             await self._changes.to_the_end(self._save(wanted[begin : begin + WRITTEN_AT_ONCE]))
@@ -239,6 +274,15 @@ class Policies:
             if len(value) > MAX_POLICY_BYTES:
                 raise TooLarge(f"policy {name!r} has {len(value)} bytes; the most is {MAX_POLICY_BYTES}")
         await self._write(values)
+        for policy in policies:
+            if ignored := without_effect(policy):
+                logger.warning(
+                    "policy.without_effect",
+                    "policy {policy} of namespace {namespace} is stored; {settings} of it have no effect here",
+                    policy=policy.name,
+                    namespace=policy.namespace,
+                    settings=", ".join(ignored),
+                )
         return made
 
     async def _forget(self, keys: list[tuple[str, str]]) -> None:
@@ -334,6 +378,7 @@ class Policies:
         while names := list(islice(exchanges, EXCHANGES_AT_ONCE)):
             self._routing.govern(names)
             await asyncio.sleep(0)
+        await self._look_at_streams(namespace)
         after = ""
         written: list[Receipt] = []
         while page := list(islice(self._queues.names(prefix, after), SLICE)):
@@ -343,6 +388,14 @@ class Policies:
                 await self._kept(*reversed(written))  # no faster than the disk
                 written.clear()
         await self._kept(*reversed(written))
+
+    async def _look_at_streams(self, namespace: str) -> None:
+        prefix = topic_prefix_of(namespace)
+        streams = iter([topic for topic in self._topics if topic.settings.stream and topic.name.startswith(prefix)])
+        while some := list(islice(streams, STREAMS_AT_ONCE)):
+            for topic in some:
+                self._topics.refresh(topic)
+            await asyncio.sleep(0)
 
     async def _govern(self, names: list[str], written: list[Receipt]) -> None:
         now_s = self._world.clock.monotonic

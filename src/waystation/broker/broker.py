@@ -463,7 +463,14 @@ class Broker:
         self.namespaces.load()
         self.routing.load()
         self.policies = Policies(
-            self.catalog, self.follower, self.world, self.queues, self.routing, self.namespaces, self.durable
+            self.catalog,
+            self.follower,
+            self.world,
+            self.queues,
+            self.topics,
+            self.routing,
+            self.namespaces,
+            self.durable,
         )
         self.follower.follow(self.policies)
         self.policies.load()

@@ -13,7 +13,7 @@ from waystation.cli.terminal.output import bold, confirmed, json_line, print_jso
 from waystation.errors import NotFound
 
 DEFAULT_NAMESPACE = "/"
-APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "exchanges")
+APPLY_TO = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

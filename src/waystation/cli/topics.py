@@ -22,6 +22,9 @@ from waystation.cli.terminal.units import spell_about, spell_moment
 from waystation.cli.topic_messages import configure_looking
 from waystation.errors import AlreadyExists, Invalid
 
+OWN = ("topic", "policy")
+"""Where settings come from that are not those of every topic."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
@@ -139,7 +142,7 @@ def _describe(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 described.append(_as_json(topic, settings))
             else:
-                _print_topic(topic, [one for one in settings if one["source"] == "topic" or arguments.all])
+                _print_topic(topic, [one for one in settings if one["source"] in OWN or arguments.all])
     if arguments.json:
         print_json(described)
     return 0

@@ -188,6 +188,8 @@ class Topics:
         too many where this one is. The broker's own are not asked about."""
         self.meant_by: Callable[[str], Iterable[str]] = lambda group_id: self.names()
         """Set by whoever knows where groups are: what a pattern of one can mean. Never the broker's own."""
+        self.by_policy: Callable[[str], Mapping[str, str]] = lambda name: {}
+        """Set by whoever knows policies: what they say of a stream's settings, in the place of its own."""
         self._on_delete: list[Callable[[list[str]], None]] = []
 
     # -- finding ----------------------------------------------------------------------------------------------------
@@ -658,8 +660,10 @@ class Topics:
         self._changed()
 
     def refresh(self, topic: Topic) -> None:
-        """Works out the topic's settings again: its own or the broker's have changed."""
+        """Works out the topic's settings again: its own, a policy's or the broker's have changed."""
         topic.settings = resolve_topic(topic.overrides, self._settings)
+        if topic.settings.stream and (ruled := self.by_policy(topic.name)):
+            topic.settings = resolve_topic({**topic.overrides, **ruled}, self._settings)
         for partition in topic.partitions:
             log = log_of(partition)
             log.settings = topic.settings

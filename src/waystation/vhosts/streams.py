@@ -9,7 +9,6 @@ A reader says where it begins, with each basic.consume; nothing is remembered of
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.broker.access.types import Feed, TailStart, check_partitions
 from waystation.errors import NotAllowed, NotFound, WaystationError
 from waystation.wire.amqp.errors import ACCESS_REFUSED, NOT_IMPLEMENTED, PRECONDITION_FAILED, AmqpError, of_error
+from waystation.wire.amqp.stream_age import UNITS_MS, age_ms
 
 if TYPE_CHECKING:
     from waystation.broker.access import Access
@@ -39,15 +39,6 @@ MOST_SEGMENT = 3_000_000_000
 """RabbitMQ's limit."""
 FOREVER = "-1"
 
-_UNITS_MS = {
-    "Y": 365 * 86_400_000,
-    "M": 30 * 86_400_000,
-    "D": 86_400_000,
-    "h": 3_600_000,
-    "m": 60_000,
-    "s": 1_000,
-}
-_AGE = re.compile(r"(\d{1,9})([YMDhms])")
 NEXT = TailStart("next")
 _WORDS = {"first": TailStart("first"), "last": TailStart("last"), "next": NEXT}
 
@@ -63,12 +54,6 @@ _NOT_FOR_STREAMS = (
     "x-delivery-limit",
     "x-queue-mode",
 )
-
-
-def age_ms(text: str) -> int | None:
-    """`7D`, `1h`…, as RabbitMQ has them; None if it is no such thing."""
-    found = _AGE.fullmatch(text)
-    return None if found is None else int(found[1]) * _UNITS_MS[found[2]]
 
 
 def start_of(value: object, where: str, now_ms: int) -> TailStart:
@@ -169,8 +154,8 @@ def arguments_of(topic: Topic) -> dict[str, Any]:
 
 def _age_text(kept_ms: int) -> str:
     for unit in ("D", "h", "m"):
-        if kept_ms and kept_ms % _UNITS_MS[unit] == 0:
-            return f"{kept_ms // _UNITS_MS[unit]}{unit}"
+        if kept_ms and kept_ms % UNITS_MS[unit] == 0:
+            return f"{kept_ms // UNITS_MS[unit]}{unit}"
     return f"{kept_ms // 1000}s"
 
 

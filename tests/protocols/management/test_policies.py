@@ -204,3 +204,101 @@ def test_definitions_of_a_rabbitmq_can_be_imported(api: Api) -> None:
     bad = {"bindings": [{"source": "none", "vhost": vhost, "destination": queue, "destination_type": "queue"}]}
     assert api.refused("POST", "/definitions", bad)[0] == 404
     api("DELETE", f"/vhosts/{name(vhost)}")
+
+
+@ours_only
+def test_definitions_of_a_rabbitmq_4_can_be_imported(api: Api) -> None:
+    """With policies for streams, for quorum queues and for what plugins do."""
+    vhost = unique("v")
+
+    def policy(title: str, kind: str, pattern: str, **definition: Any) -> dict[str, Any]:
+        said = {key.replace("_", "-"): value for key, value in definition.items()}
+        return {
+            "vhost": vhost,
+            "name": title,
+            "pattern": pattern,
+            "apply-to": kind,
+            "definition": said,
+            "priority": 0,
+        }
+
+    def queue(title: str, kind: str, **arguments: Any) -> dict[str, Any]:
+        said = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
+        return {
+            "name": title,
+            "vhost": vhost,
+            "durable": True,
+            "auto_delete": False,
+            "arguments": {"x-queue-type": kind, **said},
+        }
+
+    keeping = policy("streams", "streams", "^s", max_age="7D", stream_max_segment_size_bytes=50_000_000)
+    policies = [
+        keeping,
+        policy("filters", "streams", "^filtered", stream_filter_size_bytes=32, initial_cluster_size=3),
+        policy(
+            "quorum", "quorum_queues", "^q", delivery_limit=-1, target_group_size=3, dead_letter_strategy="at-most-once"
+        ),
+        policy("classic", "classic_queues", "^c", queue_version=2, max_length=10),
+        policy("federated", "all", "^federated", federation_upstream_set="all"),
+        policy("sharded", "exchanges", "^sharded", shards_per_node=2, routing_key="1234"),
+    ]
+    said = {
+        "rabbit_version": "4.1.4",
+        "rabbitmq_version": "4.1.4",
+        "product_name": "RabbitMQ",
+        "product_version": "4.1.4",
+        "rabbitmq_definition_format": "cluster",
+        "original_cluster_name": "rabbit@old",
+        "explanation": "Definitions of cluster 'rabbit@old'",
+        "users": [],
+        "vhosts": [
+            {
+                "name": vhost,
+                "description": "",
+                "tags": [],
+                "default_queue_type": "classic",
+                "metadata": {"description": "", "tags": [], "default_queue_type": "classic"},
+            }
+        ],
+        "permissions": [],
+        "topic_permissions": [],
+        "parameters": [
+            {"value": {"uri": "amqp://x"}, "vhost": vhost, "component": "federation-upstream", "name": "up"}
+        ],
+        "global_parameters": [{"name": "cluster_tags", "value": []}],
+        "policies": policies,
+        "queues": [
+            queue("s1", "stream", max_age="30D", queue_leader_locator="balanced"),
+            queue("s2", "stream"),
+            queue("q1", "quorum", quorum_initial_group_size=3, delivery_limit=20),
+            queue("c1", "classic"),
+        ],
+        "exchanges": [],
+        "bindings": [],
+    }
+    assert api("POST", "/definitions", said).status == 204
+    assert sorted(api.get(f"/policies/{vhost}"), key=str) == sorted(policies, key=str), "all of them, as they came"
+    shown = {one["name"]: one for one in api.get(f"/queues/{vhost}")}
+    assert {title: one["policy"] for title, one in shown.items()} == {
+        "s1": "streams",
+        "s2": "streams",
+        "q1": "quorum",
+        "c1": "classic",
+    }
+    assert shown["s1"]["effective_policy_definition"] == keeping["definition"]
+    assert shown["s1"]["arguments"] == {"x-queue-type": "stream", "x-max-age": "30D"}, "what was declared"
+    settings = {
+        one["name"]: (one["value"], one["source"])
+        for one in api.http("GET", f"/v1/topics/{vhost}.s1/settings").json["settings"]
+        if one["source"] == "policy"
+    }
+    week_ms = 7 * 24 * 3600 * 1000
+    assert settings == {"retention.ms": (str(week_ms), "policy"), "segment.bytes": ("50000000", "policy")}
+    exported = api.get(f"/definitions/{vhost}")
+    assert sorted(exported["policies"], key=str) == sorted(policies, key=str)
+    for wrong in ({"max_age": "7 days"}, {"stream_max_segment_size_bytes": -1}, {"target_group_size": "x"}):
+        bad = {"policies": [policy("bad", "all", "^x", **wrong)]}
+        assert api.refused("POST", "/definitions", bad)[0] == 400
+    assert api.refused("GET", f"/policies/{vhost}/bad")[0] == 404
+    api("DELETE", f"/vhosts/{name(vhost)}")

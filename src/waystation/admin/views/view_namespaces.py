@@ -159,7 +159,7 @@ class PolicyTerms(msgspec.Struct, kw_only=True):
     pattern: Annotated[str, Meta(description="a regular expression; names in which it occurs are meant")]
     definition: Annotated[dict[str, Any], Meta(description="message-ttl, max-length, dead-letter-exchange, …")] = {}
     priority: Annotated[int, Meta(description="of several that match, the one with the highest is in force")] = 0
-    apply_to: Annotated[str, Meta(description="all, queues, classic_queues, quorum_queues or exchanges")] = "all"
+    apply_to: Annotated[str, Meta(description="all, queues, classic_queues, quorum_queues, streams, exchanges")] = "all"
 
 
 class SetPolicy(PolicyTerms, kw_only=True):

@@ -20,7 +20,8 @@ class TopicSettingsQuery(msgspec.Struct):
 
 
 def topic_settings_view(broker: ManagedBroker, query: TopicSettingsQuery) -> SettingsOut:
-    """All of them, in the order of names. The source is `topic` for one of its own, else the broker's, or `default`."""
+    """All of them, in the order of names. The source is `policy` for one of a policy, `topic` for one of its own, else
+    the broker's, or `default`."""
     topic = broker.topics.find(query.topic)
     if topic is None:
         raise NotFound(f"there is no topic {query.topic!r}", "topic", query.topic)
@@ -29,8 +30,9 @@ def topic_settings_view(broker: ManagedBroker, query: TopicSettingsQuery) -> Set
 
 def _shown(broker: ManagedBroker, topic: Topic, row: Setting) -> SettingOut:
     default = render(broker.settings.topic_default(row))
-    own = topic.overrides.get(row.name)
-    source = "topic"
+    ruled = broker.topics.by_policy(topic.name) if topic.settings.stream else {}
+    own = ruled.get(row.name, topic.overrides.get(row.name))
+    source = "policy" if row.name in ruled else "topic"
     if own is None:
         changed = row.broker_name is not None and broker.settings.source(row.broker_name) != "default"
         source = "broker" if changed else "default"

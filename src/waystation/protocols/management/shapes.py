@@ -14,6 +14,7 @@ from urllib.parse import quote_plus, unquote_plus
 from waystation.broker.access.types import EXCHANGE, QUEUE, Binding, NamespaceNames, QueueFigures, declared
 from waystation.vhosts.arguments import arguments_of
 from waystation.vhosts.sources import Source, Sources
+from waystation.vhosts.streams import STREAM
 from waystation.wire.crc32c import crc32c
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def _source(api: Management, access: Access, source: Source, basic: bool) -> Sho
     on_topic = access.topic_queues.find(names.full(source.name)) if source.kind == "topic" else None
     if on_topic is not None:
         durable, auto_delete = on_topic.settings.durable, on_topic.settings.auto_delete
+    policy = access.stream_queues.policy(source.topic) if source.kind == STREAM else None
     shown: Shown = {
         "arguments": plain(source.arguments),
         "auto_delete": auto_delete,
@@ -107,15 +109,16 @@ def _source(api: Management, access: Access, source: Source, basic: bool) -> Sho
         "exclusive": False,
         "name": source.name,
         "node": node_name(api.node),
-        "policy": None,
+        "policy": None if policy is None else policy.name,
         "state": "running",
-        "type": "stream" if source.kind == "stream" else "classic",
+        "type": STREAM if source.kind == STREAM else "classic",
         "vhost": names.vhost,
     }
     if basic:
         return shown
     ready, consumers = source.counts()
-    shown |= {"effective_policy_definition": {}, "operator_policy": None, "consumers": consumers}
+    shown["effective_policy_definition"] = {} if policy is None else policy.definition
+    shown |= {"operator_policy": None, "consumers": consumers}
     counts = {"messages": ready, "messages_ready": ready}
     if on_topic is not None:
         in_flight = access.topic_queues.counts(names.full(source.name)).in_flight

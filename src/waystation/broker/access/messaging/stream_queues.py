@@ -14,6 +14,7 @@ from waystation.queues.feed import Deliver
 from waystation.subscriptions.tailing import OnEnd, TailFeed, TailStart
 
 if TYPE_CHECKING:
+    from waystation.admin.policy_rules import Policy
     from waystation.topics.topics import Topic
 
 
@@ -46,6 +47,11 @@ class StreamQueueAccess(Family):
         feed = self._broker.tailing.open(topic, start, deliver, on_end)
         self._opened(feed, questions)
         return feed
+
+    def policy(self, topic: str) -> Policy | None:
+        """The one in force on a stream."""
+        self._ask("describe", "topic", topic)
+        return self._broker.policies.of_stream(topic)
 
     def readers(self, topic: str) -> int:
         """How many read it."""
