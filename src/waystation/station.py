@@ -157,8 +157,23 @@ class Station:
             return AmqpListener(broker, budgets, entrance, plan.address.host, plan.address.port, encryption)
         from waystation.protocols.http.server import HttpListener
 
-        mounts = {"/api/": partial(_management, broker)}
+        mounts = {"/api/": partial(_management, broker, self._listening)}
         return HttpListener(broker, budgets, entrance, plan.address.host, plan.address.port, mounts, encryption)
+
+    def _listening(self) -> list[tuple[str, int]]:
+        """The open listeners by protocol and port; one that speaks TLS and plain text is there twice."""
+        found: list[tuple[str, int]] = []
+        for plan in self._plans:
+            address = self.addresses.get(plan.terms.name)
+            if address is None:
+                continue
+            port = int(address.rpartition(":")[2])
+            encryption = self._encryption(plan)
+            if encryption is None or encryption.plain:
+                found.append((plan.protocol, port))
+            if encryption is not None:
+                found.append((f"{plan.protocol}/ssl", port))
+        return found
 
     def _encryption(self, plan: ListenerPlan) -> Encryption | None:
         tls = self._tls.get(plan.terms.name)
@@ -303,11 +318,11 @@ def _front(
     )
 
 
-def _management(broker: Broker) -> Management:
+def _management(broker: Broker, listening: Callable[[], list[tuple[str, int]]]) -> Management:
     """RabbitMQ's management API: loaded when somebody asks for it, since it takes a tenth of a second."""
     from waystation.protocols.management.api import Management
 
-    return Management(broker)
+    return Management(broker, listening)
 
 
 async def _listen(listener: OpenListener, plan: ListenerPlan) -> Address:

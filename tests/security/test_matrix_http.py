@@ -211,6 +211,10 @@ MANAGEMENT: dict[str, Row] = {
     ),
     "GET /api/health/checks/alarms": Row(LOOK),
     "GET /api/health/checks/local-alarms": Row(LOOK),
+    **{f"GET /api/health/checks/{name}": Row(LOOK)
+       for name in ("is-in-service", "ready-to-serve-clients", "below-node-connection-limit")},
+    "GET /api/health/checks/port-listener/{port}": Row(LOOK, Sent({"port": "1"}), fails=True),
+    "GET /api/health/checks/protocol-listener/{protocol}": Row(LOOK, Sent({"protocol": "amqp"})),
     **{f"GET /api/health/checks/{name}": Row()  # always the same answer
        for name in ("virtual-hosts", "node-is-quorum-critical", "node-is-mirror-sync-critical")},
     "GET /api/whoami": Row(),

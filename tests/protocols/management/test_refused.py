@@ -100,7 +100,7 @@ def test_a_route_is_refused_to_a_caller_who_may_nothing(route: AnyRoute) -> None
             exchanges = broker.routing.exchange_names()
             broker.permissions = RefusesEverything()
             with pytest.raises(NotAllowed) as refused:
-                await route.handler(Management(broker), call_of(route))
+                await route.handler(Management(broker, list), call_of(route))
             assert Management.error_reply(refused.value).status == 401
             assert broker.namespaces.names() == ["/"]
             assert [info.queue for info in broker.queues.list()] == ["jobs"]
@@ -128,7 +128,7 @@ def test_a_list_has_nothing_for_a_caller_who_may_see_nothing(route: AnyRoute, se
             await broker.policies.set(Policy("/", "limits", "^jobs", {"max-length": 1}))
             if not sees:
                 broker.permissions = RefusesEverything()
-            shown = await route.handler(Management(broker), call_of(route))
+            shown = await route.handler(Management(broker, list), call_of(route))
             listed = json.loads(shown.body) if isinstance(shown, Reply) else shown
             assert bool(listed) == sees
         finally:

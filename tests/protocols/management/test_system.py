@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.protocols.http.kit import Answer, name
-from tests.protocols.management.kit import ORACLE, Api, api_of, ours_only
+from tests.protocols.http.kit import Answer, Http, name
+from tests.protocols.management.kit import ORACLE, Api, api_of, basic, ours_only
 from tests.support.names import unique
 from tests.support.server import ROOT, Server
 from tests.support.waiting import NotInTime, wait_for
@@ -286,6 +287,7 @@ def test_the_user_is_guest(api: Api) -> None:
         "/aliveness-test/%2F",
         "/health/checks/alarms",
         "/health/checks/local-alarms",
+        "/health/checks/protocol-listener/amqp",
         "/health/checks/virtual-hosts",
         "/health/checks/node-is-quorum-critical",
         "/health/checks/node-is-mirror-sync-critical",
@@ -293,6 +295,48 @@ def test_the_user_is_guest(api: Api) -> None:
 )
 def test_a_healthy_broker_says_so(api: Api, path: str) -> None:
     assert api.get(path)["status"] == "ok"
+
+
+@ours_only  # a RabbitMQ of before 4.1 has none of these
+@pytest.mark.parametrize("check", ["is-in-service", "ready-to-serve-clients", "below-node-connection-limit"])
+def test_a_broker_that_serves_clients_says_so(api: Api, check: str) -> None:
+    assert api.get(f"/health/checks/{check}")["status"] == "ok"
+
+
+def test_a_port_is_listened_at_or_not(api: Api) -> None:
+    assert api.get(f"/health/checks/port-listener/{api.amqp_port}") == {"status": "ok", "port": api.amqp_port}
+    answer = api("GET", "/health/checks/port-listener/1", ok=False)
+    assert answer.status == 503
+    said = dict(answer.json)
+    assert api.amqp_port in said.pop("ports")
+    assert said == {"status": "failed", "reason": "No active listener", "missing": 1}
+    for wrong in ("amqp", "0", "65536", "-1", "1" * 5000):
+        assert api.refused("GET", f"/health/checks/port-listener/{wrong}") == (400, "Invalid port"), wrong
+
+
+@ours_only
+def test_a_node_without_amqp_is_not_ready_for_its_clients(tmp_path: Path) -> None:
+    with Server(tmp_path, arguments=["--amqp", "off"]) as server:
+        http = Http(server.addresses["http"])
+        answer = http("GET", "/api/health/checks/ready-to-serve-clients", headers=basic(), ok=False)
+        said = {"status": "failed", "reason": "no active listeners for AMQP/AMQPS"}
+        assert (answer.status, answer.json) == (503, said)
+        answer = http("GET", "/api/health/checks/protocol-listener/amqp", headers=basic(), ok=False)
+        assert (answer.status, answer.json["reason"]) == (503, "No active listener")
+        assert (answer.json["missing"], answer.json["protocols"]) == ("amqp", ["http", "kafka"])
+        assert http("GET", "/api/health/checks/is-in-service", headers=basic()).json == {"status": "ok"}
+
+
+@ours_only
+def test_a_node_without_room_for_a_connection_is_not_ready(tmp_path: Path) -> None:
+    with Server(tmp_path, settings={"max.connections": 8}) as server, ExitStack() as opened:
+        api = api_of(server)
+        assert api.get("/health/checks/below-node-connection-limit")["limit"] == 8
+        for _ in range(6):
+            opened.enter_context(api.connection())
+        for check in ("ready-to-serve-clients", "below-node-connection-limit"):
+            answer = api("GET", f"/health/checks/{check}", ok=False)
+            assert (answer.status, answer.json["reason"]) == (503, "node connection limit is reached"), check
 
 
 def test_aliveness_leaves_no_message_behind(api: Api) -> None:
@@ -392,6 +436,7 @@ def test_every_route_answers(api: Api) -> None:
         tour("DELETE", "/connections/{connection}", one)
     node = api.get("/nodes")[0]["name"]
     filled = {"{vhost}": vhost, "{queue}": "q", "{exchange}": "e", "{source}": "e", "{kind}": "q", "{destination}": "q"}
+    filled |= {"{port}": str(api.amqp_port), "{protocol}": "amqp"}
     filled |= {"{properties}": "k", "{policy}": "p", "{user}": "guest", "{node}": name(node), "{limit}": "max-queues"}
     for methods in (("GET",), ("DELETE",)):
         for route in sorted(ROUTES, key=lambda route: -route.path.count("/")):

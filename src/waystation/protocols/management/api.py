@@ -7,6 +7,7 @@ request to it, and is told of it where the listener itself is constructed.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -56,8 +57,10 @@ MOST_PRINCIPALS = 1_000
 class Management:
     """One per HTTP listener, mounted at `/api/`. Handlers are given it."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, listening: Callable[[], list[tuple[str, int]]]) -> None:
+        """`listening`: the node's open listeners by protocol and port, as `amqp` and 5672, or `amqp/ssl` and 5671."""
         self.node = node
+        self.listening = listening
         self.meter = node.meters.http
         self.principal = ANONYMOUS
         self.access = self.within(DEFAULT)

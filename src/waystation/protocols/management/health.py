@@ -10,7 +10,7 @@ from waystation.message import Message
 from waystation.protocols.http.transport.calls import AnyRoute
 from waystation.protocols.http.transport.replies import Reply, json_reply
 from waystation.protocols.management import declaring
-from waystation.protocols.management.calls import ApiCall, Refused, route, vhost_of
+from waystation.protocols.management.calls import ApiCall, Refused, bad_request, route, vhost_of
 from waystation.protocols.management.shapes import Shown, node_name
 
 if TYPE_CHECKING:
@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from waystation.protocols.management.api import Management
 
 ALIVENESS_QUEUE = "aliveness-test"
+AMQP, AMQPS = "amqp", "amqp/ssl"
+PROTOCOLS = {"amqp091": AMQP, "amqps": AMQPS, "https": "http/ssl"}
+"""Other names that RabbitMQ has for protocols of listeners."""
+LARGEST_PORT = 65_535
 VISIBILITY_TIMEOUT_MS = 60_000
 
 
@@ -26,9 +30,63 @@ def _failed(reason: str, **more: Any) -> Reply:
 
 
 async def node_health(api: Management, call: ApiCall) -> Reply | Shown:
+    return _out_of_service(api) or await alarms(api, call)
+
+
+def _out_of_service(api: Management) -> Reply | None:
     if api.access.views.readiness().status != "ok":
         return _failed("a log of this broker takes no more writes; its own log file says why")
-    return await alarms(api, call)
+    return None
+
+
+async def in_service(api: Management, call: ApiCall) -> Reply | Shown:
+    api.access.cluster.check_describe()
+    return _out_of_service(api) or {"status": "ok"}
+
+
+async def port_listener(api: Management, call: ApiCall) -> Reply | Shown:
+    """Whether anything of this node listens there."""
+    api.access.cluster.check_describe()
+    said = call.path["port"]
+    if not said.isdecimal() or not 0 < int(said[:10]) <= LARGEST_PORT:
+        raise bad_request("Invalid port")
+    port = int(said)
+    ports = sorted({port for _, port in api.listening()})
+    if port in ports:
+        return {"status": "ok", "port": port}
+    return _failed("No active listener", missing=port, ports=ports)
+
+
+async def protocol_listener(api: Management, call: ApiCall) -> Reply | Shown:
+    """Whether any listener of this node speaks that."""
+    api.access.cluster.check_describe()
+    protocol = call.path["protocol"].lower()
+    protocols = sorted({protocol for protocol, _ in api.listening()})
+    if PROTOCOLS.get(protocol, protocol) in protocols:
+        return {"status": "ok", "protocol": protocol}
+    return _failed("No active listener", missing=protocol[:100], protocols=protocols)
+
+
+async def below_connection_limit(api: Management, call: ApiCall) -> Reply | Shown:
+    api.access.cluster.check_describe()
+    return _full(api) or {"status": "ok", "limit": api.node.admission.most, "connections": api.node.admission.count}
+
+
+def _full(api: Management) -> Reply | None:
+    """Set where no AMQP client could connect any more."""
+    admission = api.node.admission
+    if admission.count < admission.most and admission.at(AMQP) < admission.most_at_one:
+        return None
+    return _failed("node connection limit is reached", limit=admission.most, connections=admission.count)
+
+
+async def ready_to_serve(api: Management, call: ApiCall) -> Reply | Shown:
+    """All that an AMQP client needs: the node is in service, listens, and has room for a connection."""
+    api.access.cluster.check_describe()
+    refused = _out_of_service(api)
+    if refused is None and not {AMQP, AMQPS} & {protocol for protocol, _ in api.listening()}:
+        refused = _failed("no active listeners for AMQP/AMQPS")
+    return refused or _full(api) or {"status": "ok"}
 
 
 async def alarms(api: Management, call: ApiCall) -> Reply | Shown:
@@ -79,6 +137,15 @@ ROUTES: tuple[AnyRoute, ...] = (
     ),
     route("GET", "/health/checks/alarms", alarms, "Whether publishers are blocked"),
     route("GET", "/health/checks/local-alarms", alarms, "Whether publishers are blocked"),
+    route("GET", "/health/checks/is-in-service", in_service, "Whether all logs of the node take writes"),
+    route(
+        "GET", "/health/checks/ready-to-serve-clients", ready_to_serve, "Whether AMQP clients can connect and publish"
+    ),
+    route("GET", "/health/checks/below-node-connection-limit", below_connection_limit, "Whether clients can connect"),
+    route("GET", "/health/checks/port-listener/{port}", port_listener, "Whether the node listens at a port"),
+    route(
+        "GET", "/health/checks/protocol-listener/{protocol}", protocol_listener, "Whether the node speaks a protocol"
+    ),
     route("GET", "/health/checks/virtual-hosts", healthy, "Whether all virtual hosts run"),
     route(
         "GET",
