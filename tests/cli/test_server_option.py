@@ -30,6 +30,24 @@ def test_the_kafka_listener_is_found_however_it_is_written(server: Server, text:
     assert "no topics yet" in QuickCli(text.format(port=port))("topics", "list").text
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--server {there} topics list",
+        "--server={there} topics list",
+        "topics --server {there} list",
+        "--server {there} --json topics list",
+        "--json topics --server {there} list --internal",
+        "--server nowhere:1 topics list --server {there}",
+    ],
+)
+def test_the_options_of_all_commands_may_come_before_the_command(server: Server, line: str) -> None:
+    nowhere = QuickCli("127.0.0.1:1")
+    done = nowhere(*line.format(there=server.bootstrap).split())
+    assert ("no topics yet" in done.text) == ("--json" not in line)
+    assert nowhere("--server", server.bootstrap, "--help").text.startswith("usage: waystation")
+
+
 @pytest.mark.parametrize(("protocol", "name"), [("http", "HTTP"), ("amqp", "AMQP")])
 @pytest.mark.parametrize(
     "text", ["{protocol}://127.0.0.1:{port}", "{protocol}://me:secret@127.0.0.1:{port}/x", "{port}"]

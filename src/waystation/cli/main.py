@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from waystation.cli.terminal.parser import Parser
+from waystation.cli.terminal.parser import Parser, options_behind
 from waystation.errors import WaystationError
 from waystation.version import __version__
 
@@ -73,6 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Nothing that a start makes is garbage, and looking for it takes a tenth of the time to the first message
         # (30 of 330 ms). `serve` turns it on again when it is ready.
         gc.disable()
+    words = options_behind(words)
     arguments = build_parser(words).parse_args(words)
     try:
         if "context" in arguments:
@@ -104,7 +105,7 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser = Parser(
         prog="waystation",
         description="A message broker for Python people.",
-        epilog="`waystation COMMAND --help` says more.",
+        epilog="`waystation COMMAND --help` says more. --server, --context and --json may come before COMMAND, too.",
     )
     parser.add_argument("--version", action="version", version=f"waystation {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

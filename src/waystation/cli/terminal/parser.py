@@ -1,7 +1,8 @@
 """argparse, which says what was meant: `waystation topcs lst --jsn` is answered with the nearest command and option.
 
 Parsers of subcommands are of the same class as the one they are added to, so `main` makes the first one and all are.
-An option that a subcommand does not have is its own error, with its own usage, not that of the whole program.
+An option that a subcommand does not have is its own error, with its own usage, not that of the whole program. Options
+that nearly all commands have may be written before the command, too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,18 @@ SYNONYMS = {
     "cancel": ("delete", "rm"),
 }
 """What other programs call a verb. The first verb in this order that a command has is the one that was meant."""
+
+
+ANYWHERE = {"--server": True, "--context": True, "--json": False}
+"""Options that may be written before a command, where `kubectl` and others have such; whether a value follows."""
+
+
+def options_behind(words: list[str]) -> list[str]:
+    """The same words, with such options behind the command that follows them: there they are parsed."""
+    end = 0
+    while end < len(words) and (name := words[end].partition("=")[0]) in ANYWHERE:
+        end += 2 if ANYWHERE[name] and words[end] == name else 1
+    return [*words[end : end + 1], *words[:end], *words[end + 1 :]] if 0 < end < len(words) else words
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -69,8 +82,10 @@ class Parser(argparse.ArgumentParser):
         if self._verbs() and not words:
             self.print_help(sys.stderr)
             self.exit(2, f"\n{self.prog}: error: a command is missing: `{self.prog} COMMAND`\n")
-        if self._verbs() and words[:1] and words[0].startswith("-") and not self._knows(words[0]):
-            self._refuse_option(words[0])
+        if self._verbs():
+            words = options_behind(words)
+            if words[:1] and words[0].startswith("-") and not self._knows(words[0]):
+                self._refuse_option(words[0])
         found, rest = super().parse_known_args(words, namespace)
         if self._mixing:
             return found, rest
@@ -110,7 +125,13 @@ class Parser(argparse.ArgumentParser):
     def _refuse_option(self, word: str) -> None:
         name = word.partition("=")[0]
         if self._verbs():
-            self.error(f"options are written behind the command: `{self.prog} COMMAND … {name}`")
+            if name in ANYWHERE:
+                self.error(f"a command is missing: `{self.prog} {name}{' …' if ANYWHERE[name] else ''} COMMAND`")
+            before = " and ".join(", ".join(ANYWHERE).rsplit(", ", 1))
+            self.error(
+                f"{name} is no option of `{self.prog}` itself: write it after the command it is for,"
+                f" `{self.prog} COMMAND … {name}`; only {before} may come before it"
+            )
         shown = [
             text
             for action in self._actions
