@@ -166,6 +166,8 @@ class Stage:
         settings: GroupSettings | None = None,
         topics: FakeTopics | None = None,
         logs: dict[int, FakeLog] | None = None,
+        *,
+        restarted: bool = False,
     ) -> None:
         self.world = world
         self.settings = settings or GroupSettings()
@@ -175,7 +177,7 @@ class Stage:
             world.clock, world.random, self.settings, self.topics, self.log_for, PARTITIONS
         )
         self.coordinator.recover(list[StateLog](self.logs.values()))
-        self.coordinator.start()
+        self.coordinator.start(restarted=restarted)
 
     def log_for(self, partition: int) -> FakeLog:
         return self.logs.setdefault(partition, FakeLog(partition))
@@ -183,7 +185,7 @@ class Stage:
     def log_of(self, group_id: str) -> FakeLog:
         return self.log_for(self.coordinator.partition_for(group_id))
 
-    async def restart(self, *, only_durable: bool = False, compacted: bool = False) -> Stage:
+    async def restart(self, *, only_durable: bool = False, compacted: bool = False, restarted: bool = False) -> Stage:
         await self.coordinator.close()
         logs: dict[int, FakeLog] = {}
         for partition, log in self.logs.items():
@@ -194,7 +196,7 @@ class Stage:
                 logs[partition].durable_count = len(logs[partition].batches)
         topics = FakeTopics()
         topics._counts, topics._incarnations = self.topics._counts, self.topics._incarnations
-        return Stage(self.world, self.settings, topics, logs)
+        return Stage(self.world, self.settings, topics, logs, restarted=restarted)
 
 
 def play(story: Callable[[Stage], Coroutine[Any, Any, T]], settings: GroupSettings | None = None, seed: int = 1) -> T:

@@ -65,6 +65,21 @@ def test_a_restart_remembers_who_has_what() -> None:
     play(story)
 
 
+def test_who_lived_in_a_broker_that_was_restarted_is_not_waited_for() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.coordinator.consumer_heartbeat(first_beat("inside"))
+        await stage.coordinator.consumer_heartbeat(first_beat("kafka", client_host="10.0.0.1"))
+        for restarted, members in ((False, ["inside", "kafka"]), (True, ["kafka"]), (False, ["kafka"])):
+            reborn = await stage.restart(restarted=restarted)
+            await asyncio.sleep(0.1)
+            view = reborn.coordinator.describe_consumer_groups(["g"])[0]
+            assert [member.member_id for member in view.members] == members
+            stage.logs = reborn.logs
+            await reborn.coordinator.close()
+
+    play(story)
+
+
 def test_members_that_left_do_not_come_back_with_a_restart() -> None:
     async def story(stage: Stage) -> None:
         for name in "abc":

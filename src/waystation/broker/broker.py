@@ -456,7 +456,7 @@ class Broker:
             self.world, self.topics, self.groups, self.readers, self.messages, self.queues, self.durability
         )
         self.subscriptions = Subscriptions(self.topics, live, self.streams, self.shared, self.tracing)
-        self.groups.start()
+        self.groups.start(restarted=self.member is None)
         await self.transactions.start()
         await self._undo_left_over()
         self.shards.start(lambda: self.settings.integer("waystation.checkpoint.interval.ms") / 1000)

@@ -134,19 +134,22 @@ class GroupCoordinator:
             self._alarm.set(group_id, None)
         shard.drop()
 
-    def start(self) -> None:
-        """Sessions begin: members that the log remembers have a full session timeout to show up."""
+    def start(self, *, restarted: bool = False) -> None:
+        """Sessions begin: members that the log remembers have a full session timeout to show up. `restarted`: all that
+        lived in a broker lived in this one, and have ended with the process before."""
         self._started = True
         for shard in self._shards:
-            self._start_sessions(shard)
+            self._start_sessions(shard, restarted=restarted)
         self.topics.subscribe_changes(self.topics_changed)
         self.topics_changed()
         self._expiry = asyncio.get_running_loop().create_task(self._expire_forever(), name="group-expiry")
 
-    def _start_sessions(self, shard: GroupShard) -> None:
+    def _start_sessions(self, shard: GroupShard, *, restarted: bool = False) -> None:
         now_ms = self._shards.now_ms()
         for group in shard.groups.values():
             group.start_sessions(now_ms)
+            if restarted and isinstance(group, ConsumerGroup):
+                group.end_sessions_in_broker(now_ms)
             self._alarm.set(group.group_id, group.next_deadline_ms())
 
     async def close(self) -> None:

@@ -505,6 +505,12 @@ class ConsumerGroup:
             if member.holding.phase is ReconcilePhase.REVOKING:
                 self._timers.set(("rebalance", member.member_id), now_ms + member.rebalance_timeout_ms)
 
+    def end_sessions_in_broker(self, now_ms: int) -> None:
+        """The broker that they lived in was restarted: those members do not come back, and others need not wait."""
+        for member in self.members.values():
+            if member.in_broker:
+                self._timers.set(("session", member.member_id), now_ms)
+
     # -- small parts -----------------------------------------------------------------------------------------
 
     def _check_room(self) -> None:

@@ -46,6 +46,11 @@ class ConsumerMember(msgspec.Struct):
         return self.holding.epoch
 
     @property
+    def in_broker(self) -> bool:
+        """A consumer of another protocol than Kafka's, whose member lives in its broker and has no address."""
+        return not self.client_host and self.classic is None
+
+    @property
     def is_away(self) -> bool:
         return self.holding.epoch == AWAY_EPOCH
 
