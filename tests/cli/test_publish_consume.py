@@ -106,19 +106,21 @@ def test_many_partitions_are_read_to_their_end(cli: Cli, topic: str, group: str)
     assert sorted(cli("consume", topic, "--group", group).lines) == expected
 
 
-def test_a_member_whose_connection_breaks_says_so_and_repeats_at_most(cli: Cli, topic: str, group: str) -> None:
+def test_a_following_member_whose_connection_breaks_says_so_and_joins_again(cli: Cli, topic: str, group: str) -> None:
     cli("publish", topic, "a", "b")
     member = cli.start("consume", topic, "--group", group, "--follow")
     assert member.stdout is not None
-    assert [member.stdout.readline(), member.stdout.readline()] == [b"a\n", b"b\n"]
-    wait_for(lambda: committed(cli, group) == 2, "what was printed is committed", every_s=0.2)
-    (connection,) = cli("connections", "list", "--search", topic, "--json").objects
-    cli("connections", "close", connection["name"], "--yes")
-    _, err = member.communicate(timeout=DEADLINE_S)
-    assert member.returncode == 1
-    assert b"connection" in err
-    cli("publish", topic, "c")
-    assert cli("consume", topic, "--group", group).lines == ["c"]
+    try:
+        assert [member.stdout.readline(), member.stdout.readline()] == [b"a\n", b"b\n"]
+        (connection,) = cli("connections", "list", "--search", topic, "--json").objects
+        cli("connections", "close", connection["name"], "--yes")
+        cli("publish", topic, "c")
+        assert member.stdout.readline() == b"c\n", "what was printed is not printed again"
+    finally:
+        member.send_signal(signal.SIGTERM)
+        _, err = member.communicate(timeout=DEADLINE_S)
+    assert (member.returncode, b"reconnecting" in err, b"connected again" in err) == (0, True, True)
+    assert cli("consume", topic, "--group", group).lines == []
 
 
 def test_a_key_goes_to_one_partition_and_many_keys_to_many(cli: Cli, topic: str) -> None:
@@ -174,6 +176,44 @@ def test_following_goes_on_after_the_broker_was_killed_and_has_started_again(tmp
         finally:
             follower.send_signal(signal.SIGTERM)
             follower.communicate(timeout=DEADLINE_S)
+        assert follower.returncode == 0
+
+
+def test_a_following_member_goes_on_after_the_broker_was_killed_and_has_started_again(tmp_path: Path) -> None:
+    with Server(tmp_path) as server:
+        cli = Cli(server.bootstrap)
+        cli("topics", "create", "followed", "--partitions", "2")
+        cli("publish", "followed", "a", "b", "--partition", "0")
+        follower = cli.start("consume", "followed", "--group", "g", "--follow")
+        assert follower.stdout is not None
+        try:
+            assert [follower.stdout.readline(), follower.stdout.readline()] == [b"a\n", b"b\n"]
+            wait_for(lambda: committed(cli, "g") == 2, "what was printed is committed", every_s=0.2)
+            server.kill()
+            server.start()
+            cli("publish", "followed", "c", "--partition", "1")
+            assert follower.stdout.readline() == b"c\n", "within a session timeout: nobody waits for the old member"
+            wait_for(lambda: committed(cli, "g") == 3, "it commits as the new member", every_s=0.2)
+        finally:
+            follower.send_signal(signal.SIGTERM)
+            _, err = follower.communicate(timeout=DEADLINE_S)
+        assert follower.returncode == 0
+        assert [b"reconnecting" in err, b"waystation: connected again" in err] == [True, True]
+
+
+@pytest.mark.parametrize("group", [(), ("--group", "g")])
+def test_following_can_be_stopped_while_the_broker_is_away(tmp_path: Path, group: tuple[str, ...]) -> None:
+    with Server(tmp_path) as server:
+        cli = Cli(server.bootstrap)
+        cli("publish", "followed", "a")
+        follower = cli.start("consume", "followed", *group, "--follow")
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b"a\n"
+        server.kill()
+        assert follower.stderr is not None
+        assert b"reconnecting" in follower.stderr.readline()
+        follower.send_signal(signal.SIGTERM)
+        follower.communicate(timeout=10)
         assert follower.returncode == 0
 
 

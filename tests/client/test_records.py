@@ -12,6 +12,8 @@ import waystation
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
+from waystation.client import admin
+from waystation.client.records.calls import Calls
 from waystation.client.records.group_reading import GroupReader
 from waystation.client.records.offsets import offsets_at, resolve
 from waystation.client.records.publishing import BatchLocation, OutgoingRecord, RecordPublisher
@@ -124,6 +126,52 @@ def test_what_is_asked_while_the_broker_is_away_fails_and_is_not_sent_later(tmp_
         wait_for(lambda: mq._core.main.up, "the client is connected again")
         assert [one.record.value for one in reader.poll(0)] == [b"safe"]
         assert publisher.acknowledged == 1
+
+
+def read_until(reader: GroupReader, last: bytes) -> list[bytes | None]:
+    found: list[bytes | None] = []
+
+    def look() -> bool:
+        found.extend(one.record.value for one in reader.poll(100))
+        return last in found
+
+    wait_for(look, f"{last!r} is read")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("committed", "moved_to", "expected"),
+    [
+        (False, None, [b"2", b"3"]),  # nothing was committed yet
+        (True, None, [b"2", b"3"]),
+        (True, 0, [b"0", b"1", b"2", b"3"]),  # somebody moved the group back
+        (True, 3, [b"3"]),  # another member was further
+    ],
+)
+def test_a_member_that_lost_its_connection_goes_on_where_it_was_unless_the_group_is_elsewhere(
+    server: Server, mq: Client, topic: str, committed: bool, moved_to: int | None, expected: list[bytes]
+) -> None:
+    group = unique("g")
+    publish(mq, topic, OutgoingRecord(b"0", partition=0), OutgoingRecord(b"1", partition=0))
+    with waystation.connect(server.bootstrap, name=group) as client:
+        reader = GroupReader(client, group, [topic], "earliest")
+        reader._commit_due += 1000
+        read_until(reader, b"1")
+        if committed:
+            reader.commit()
+        (connection,) = mq.view("connections", search=group)["connections"]
+        mq.end_connection(connection["name"], "to see what becomes of its member")
+        with pytest.raises(ConnectionLost):
+            wait_for(lambda: list(reader.poll(100)), "it has noticed")
+        wait_for(lambda: reader.connected, "there is another connection")
+        if moved_to is not None:
+            calls = Calls(mq)
+            wait_for(lambda: not mq.view("group", group=group)["members"], "its member has left")
+            calls.run(admin.commit_offsets(calls.core, group, [(topic, 0, moved_to)]))
+        publish(mq, topic, OutgoingRecord(b"2", partition=0), OutgoingRecord(b"3", partition=0))
+        reader.resume()
+        assert read_until(reader, b"3") == expected
+        reader.close()
 
 
 def test_members_hand_partitions_over_and_every_record_is_read_once(server: Server, mq: Client) -> None:

@@ -242,14 +242,18 @@ async def commit_offsets(core: Core, group: str, offsets: Sequence[Position], *,
 # -- topics by offsets -------------------------------------------------------------------------------------------------
 
 
-async def read_batches(core: Core, positions: list[Position], *, uncommitted: bool) -> list[PartitionBatches]:
+async def read_batches(
+    core: Core, positions: list[Position], *, uncommitted: bool, resend: bool = True
+) -> list[PartitionBatches]:
     command = ReadBatches(positions=positions, uncommitted=uncommitted)
-    return await core.ask(command, list[PartitionBatches], resend=True)
+    return await core.ask(command, list[PartitionBatches], resend=resend)
 
 
-async def await_records(core: Core, positions: list[Position], wait_ms: int, *, uncommitted: bool) -> bool:
+async def await_records(
+    core: Core, positions: list[Position], wait_ms: int, *, uncommitted: bool, resend: bool = True
+) -> bool:
     command = AwaitRecords(positions=positions, wait_ms=wait_ms, uncommitted=uncommitted)
-    return await core.ask(command, bool, resend=True, timeout_s=wait_ms / 1000 + core.timeout_s)
+    return await core.ask(command, bool, resend=resend, timeout_s=wait_ms / 1000 + core.timeout_s)
 
 
 async def join_group(core: Core, member: Consumer, group: str, topics: Sequence[str]) -> int:

@@ -1,7 +1,8 @@
 """`waystation consume`: messages of topics on standard output, alone or as a member of a group.
 
 Without `--follow` it reads up to where the topics ended when it began, and stops. With `--group` an offset is committed
-only after the messages before it were written out, so stopping it anywhere repeats at most, and never skips.
+only after the messages before it were written out, so stopping it anywhere repeats at most, and never skips. With
+`--follow` it outlives its connection: it waits until there is another one, and goes on where it was.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from waystation.cli.messages.template import DEFAULT, compile_template
 from waystation.cli.terminal.arguments import add_server, examples, not_negative, positive
 from waystation.cli.terminal.interrupt import Interrupt
 from waystation.cli.terminal.native import open_client, topic_of
-from waystation.cli.terminal.output import json_line
+from waystation.cli.terminal.output import json_line, note
 from waystation.cli.terminal.units import duration
-from waystation.errors import Invalid
+from waystation.errors import ConnectionLost, Invalid, Unavailable
 
 if TYPE_CHECKING:
     from waystation.client.records.offsets import TopicPartition
@@ -71,6 +72,12 @@ class _Source(Protocol):
     @property
     def positions(self) -> dict[TopicPartition, int]: ...
 
+    @property
+    def connected(self) -> bool: ...
+
+    def resume(self) -> None:
+        """After a lost connection, when there is another one."""
+
     def poll(self, wait_ms: int) -> Iterator[IncomingRecord]: ...
 
 
@@ -82,15 +89,41 @@ def _run(arguments: argparse.Namespace) -> int:
         source, close = _source(arguments, mq, output.flush)
         stop = _Stop(arguments, mq, source)
         while not stop.reached() and not interrupt.came:
-            for message in source.poll(WAIT_MS):
-                output.write(spell(message))
-                if stop.saw() or interrupt.came:
-                    break
+            try:
+                for message in source.poll(WAIT_MS):
+                    output.write(spell(message))
+                    if stop.saw() or interrupt.came:
+                        break
+            except ConnectionLost:
+                output.flush()
+                if not stop.follow:
+                    raise
+                _come_back(source, lambda: interrupt.came or stop.reached())
             output.flush()
-        close()
+        try:
+            close()
+        except ConnectionLost:
+            if not interrupt.came:
+                raise
+            note("not connected, so the last offsets are not committed: the group reads those messages again")
     if interrupt.came and not stop.follow:
         raise KeyboardInterrupt
     return 0
+
+
+def _come_back(source: _Source, given_up: Callable[[], bool]) -> None:
+    """Returns when the source can be read again, or nobody wants to. The client itself looks for the broker, and has
+    said on standard error that it does."""
+    while not given_up():
+        if source.connected:
+            try:
+                source.resume()
+            except Unavailable:  # it was lost again, or the broker is not ready for groups yet
+                pass
+            else:
+                note("connected again")
+                return
+        time.sleep(WAIT_MS / 1000)
 
 
 def _speller(arguments: argparse.Namespace) -> Callable[[IncomingRecord], bytes]:
@@ -125,7 +158,7 @@ def _source(arguments: argparse.Namespace, mq: Client, flush: Callable[[], None]
         for name in topics
         for number in _wanted(name, range(len(topic_of(mq, name, create=True).partitions)), arguments.partition)
     ]
-    reader = RecordReader(mq, uncommitted=arguments.uncommitted, expired=arguments.expired)
+    reader = RecordReader(mq, uncommitted=arguments.uncommitted, expired=arguments.expired, resend=False)
     reader.assign(resolve(mq, start, places))
     return reader, lambda: None
 

@@ -23,6 +23,11 @@ class Calls:
         self.core = client._core
         self._bridge = client._bridge
 
+    @property
+    def up(self) -> bool:
+        """Whether there is a connection now."""
+        return self.core.main.up
+
     def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Asks, in the order of the calls."""
         if not self.core.main.up:

@@ -3,6 +3,8 @@
 What is committed is never ahead of what was handed out, and `before_commit` runs first (the command line flushes its
 output there): a crash repeats records, it never skips one. A partition that the group revokes is let go of after what
 was read of it is committed.
+
+A lost connection ends the membership: `poll` raises ConnectionLost, and `resume` joins again as a new member.
 """
 
 from __future__ import annotations
@@ -42,11 +44,28 @@ class GroupReader:
         self._group = group
         self._start = start
         self._before_commit = before_commit
-        self._reader = RecordReader(client, uncommitted=uncommitted, expired=expired)
+        self._topics = topics
+        self._reader = RecordReader(client, uncommitted=uncommitted, expired=expired, resend=False)
         self._committed: dict[TopicPartition, int] = {}
+        self._had: dict[TopicPartition, int] = {}
+        """How far it was in partitions that it had when the connection was lost, until they come back."""
         self._commit_due = time.monotonic() + COMMIT_EVERY_S
+        self._join()
+
+    def _join(self) -> None:
         self._membership = _Membership()
-        self._number = self._calls.run(admin.join_group(self._calls.core, self._membership, group, topics))
+        joining = admin.join_group(self._calls.core, self._membership, self._group, self._topics)
+        self._number = self._calls.run(joining)
+
+    @property
+    def connected(self) -> bool:
+        return self._calls.up
+
+    def resume(self) -> None:
+        """Joins again. Partitions that come back are read on from where it was."""
+        self._had |= self.positions
+        self._reader.assign({})
+        self._join()
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -83,16 +102,25 @@ class GroupReader:
             raise self._membership.error
         owned = frozenset(self.positions)
         asking = admin.group_assignment(self._calls.core, self._number, sorted(owned), wait_ms)
-        known = {(topic, index): offset for topic, index, offset in self._calls.run(asking)}
+        try:
+            known = {(topic, index): offset for topic, index, offset in self._calls.run(asking)}
+        except NotFound as error:
+            raise self._membership.error or error from None  # asked over the next connection, which has no such member
         if known.keys() == owned:
             return False
         self._revoked(owned - known.keys())
         new = {place: offset for place, offset in known.items() if place not in owned}
-        found = {place: offset for place, offset in new.items() if offset >= 0}
-        self._committed |= found
-        begin = resolve(self._client, self._start, [place for place in new if place not in found])
+        found = {place: self._resumed(place, offset) for place, offset in new.items()}
+        self._committed |= {place: offset for place, offset in new.items() if offset >= 0}
+        begin = resolve(self._client, self._start, [place for place, offset in found.items() if offset < 0])
         self._reader.assign(self.positions | found | begin)
         return True
+
+    def _resumed(self, place: TopicPartition, committed: int) -> int:
+        """Where to read a partition that came; -1: as `start` says. What was handed out before the connection was lost
+        is not handed out again, unless somebody has moved the group back since."""
+        had = self._had.pop(place, None)
+        return had if had is not None and self._committed.get(place, -1) <= committed <= had else committed
 
     def _revoked(self, lost: Places) -> None:
         self._commit(lost)

@@ -37,14 +37,26 @@ class IncomingRecord:
 
 
 class RecordReader:
-    """A set of partitions and a position in each. One that is outside of its partition begins at its start again."""
+    """A set of partitions and a position in each. One that is outside of its partition begins at its start again.
 
-    def __init__(self, client: Client, *, uncommitted: bool = False, expired: bool = True) -> None:
+    `resend`: a read that was on its way when the connection was lost is sent again; else it fails at once, and whoever
+    reads may ask again when `connected`.
+    """
+
+    def __init__(self, client: Client, *, uncommitted: bool = False, expired: bool = True, resend: bool = True) -> None:
         self._calls = Calls(client)
+        self._resend = resend
         self._uncommitted = uncommitted
         self._expired = expired
         self.positions: dict[TopicPartition, int] = {}
         self._first = 0
+
+    @property
+    def connected(self) -> bool:
+        return self._calls.up
+
+    def resume(self) -> None:
+        """There is a connection again: positions have outlived the last one."""
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
         """Reads these from now on, and nothing else."""
@@ -63,7 +75,8 @@ class RecordReader:
     def _read(self) -> list[PartitionBatches]:
         """What there is at one of the positions, or at more of them."""
         for asked in self._asked():
-            answers = self._calls.run(admin.read_batches(self._calls.core, asked, uncommitted=self._uncommitted))
+            reading = admin.read_batches(self._calls.core, asked, uncommitted=self._uncommitted, resend=self._resend)
+            answers = self._calls.run(reading)
             found = [answer for answer in answers if self._usable(answer)]
             if found:
                 return found
@@ -79,7 +92,9 @@ class RecordReader:
 
     def _wait(self, wait_ms: int) -> bool:
         asked = next(self._asked())
-        waiting = admin.await_records(self._calls.core, asked, wait_ms, uncommitted=self._uncommitted)
+        waiting = admin.await_records(
+            self._calls.core, asked, wait_ms, uncommitted=self._uncommitted, resend=self._resend
+        )
         return self._calls.run(waiting)
 
     def _usable(self, answer: PartitionBatches) -> bool:
