@@ -60,6 +60,8 @@ def settings_of(broker: Broker, name: str) -> QueueSettings:
         ({"delivery_limit": -1}, {"queue_type": "quorum", "max_deliveries": 2}, {"max_deliveries": 2}),
         ({"delivery_limit": 3}, {}, {"max_deliveries": 0}),
         ({"delivery_limit": 3}, {"queue_type": None}, {"max_deliveries": 4}),
+        ({"consumer_timeout": 5000}, {"hold_ms": MAX_HORIZON_MS}, {"hold_ms": 5000}),
+        ({"consumer_timeout": 5000}, {"hold_ms": 1000}, {"hold_ms": 1000}),
         ({"ha_mode": "all"}, {}, {}),
     ],
 )

@@ -35,6 +35,7 @@ _LIMITS: dict[str, tuple[str, int, int]] = {
     "expires": ("expires_ms", 1, MAX_HORIZON_MS),
     "max-length": ("max_length", 0, _COUNT),
     "max-length-bytes": ("max_bytes", 0, _COUNT),
+    "consumer-timeout": ("hold_ms", 1, MAX_HORIZON_MS),
     "delivery-limit": ("max_deliveries", NO_DELIVERY_LIMIT, 2**31 - 2),
 }
 """The field of the queue's settings, the lowest and the highest value."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -11,8 +11,17 @@ from waystation.broker.access.types import Deliver, OnEnd
 from waystation.message import MAX_HORIZON_MS
 from waystation.wire.amqp.errors import PRECONDITION_FAILED, AmqpError
 
+if TYPE_CHECKING:
+    from waystation.broker.access.types import QueueFeed
+
 TIMEOUT = "x-consumer-timeout"
 PRIORITY = "x-priority"
+
+
+def use_queues_timeout(feed: QueueFeed) -> None:
+    """What AMQP's clients get of a queue is theirs as long as they are there, unless the queue was declared by one of
+    them, with a timeout: the usual one of other protocols is for those."""
+    feed.visibility_timeout_ms = MAX_HORIZON_MS if feed.queue.settings.queue_type is None else None
 
 
 class ConsumerTerms(msgspec.Struct, frozen=True):
@@ -30,10 +39,10 @@ class ConsumerTerms(msgspec.Struct, frozen=True):
     exclusive: bool
 
     @property
-    def visibility_timeout_ms(self) -> int:
-        """The visibility timeout; AMQP's consumers have none that would end before they do, unless they ask for it."""
+    def visibility_timeout_ms(self) -> int | None:
+        """The visibility timeout that the client asks for; None: as the queue has it (`use_queues_timeout`)."""
         timeout = self.arguments.get(TIMEOUT)
-        return timeout if isinstance(timeout, int) and timeout > 0 else MAX_HORIZON_MS
+        return timeout if isinstance(timeout, int) and timeout > 0 else None
 
     @property
     def priority(self) -> int:

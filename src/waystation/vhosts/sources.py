@@ -132,7 +132,7 @@ class TopicQueueSource:
                 terms.consumer,
                 terms.deliver,
                 terms.on_end,
-                visibility_timeout_ms=terms.visibility_timeout_ms,
+                visibility_timeout_ms=terms.visibility_timeout_ms or MAX_HORIZON_MS,
                 auto_ack=terms.no_ack,
                 exclusive=terms.exclusive,
             )

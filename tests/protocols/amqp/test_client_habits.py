@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from pamqp import commands
 
+import waystation
 from tests.protocols.amqp.kit import Amqp, connected, method, publish, raw
+from tests.protocols.http.kit import Http
 from tests.support.names import unique
 from tests.support.server import Server
 from tests.support.waiting import wait_for
@@ -63,6 +65,51 @@ def test_a_queue_with_a_delayed_message_is_not_empty(server: Server) -> None:
         amqp.send(publish(1, b"later", queue, properties=later))
         amqp.say(commands.Queue.Delete(0, queue, if_empty=True))
         assert "not empty" in amqp.expect(commands.Channel.Close).reply_text
+
+
+@pytest.mark.parametrize(
+    ("asked", "way"),
+    [("declared", "consume"), ("declared", "get"), ("consumed", "consume"), ("policy", "consume"), ("policy", "get")],
+)
+def test_a_consumer_timeout_ends_a_delivery_wherever_it_is_said(server: Server, asked: str, way: str) -> None:
+    queue = unique("timeout")
+    timeout: dict[str, Any] = {"x-consumer-timeout": 300}
+    if asked == "policy":
+        policy = {"pattern": f"^{queue}$", "definition": {"consumer-timeout": 300}}
+        Http(server.addresses["http"])("PUT", f"/api/policies/%2F/{queue}", policy)
+    with connected(server) as amqp:
+        amqp.ask(commands.Queue.Declare(0, queue, arguments=timeout if asked == "declared" else {}))
+        amqp.send(publish(1, b"slow", queue))
+        if way == "consume":
+            amqp.ask(commands.Basic.Consume(0, queue, arguments=timeout if asked == "consumed" else {}))
+            deliveries = [redelivered(amqp.content()[0]) for _ in range(2)]
+        else:
+            deliveries = [redelivered(wait_for(lambda: got(amqp, queue), "there is a message")) for _ in range(2)]
+    assert deliveries == [False, True]
+
+
+def redelivered(delivery: Any) -> bool:
+    return bool(delivery.redelivered)
+
+
+def got(amqp: Amqp, queue: str) -> Any:
+    amqp.say(commands.Basic.Get(0, queue))
+    answer = amqp.next()
+    if isinstance(answer, commands.Basic.GetEmpty):
+        return None
+    amqp.next(), amqp.next()  # its head and its body
+    return answer
+
+
+def test_a_queue_of_another_protocol_has_no_timeout_for_amqps_consumers(server: Server) -> None:
+    queue = unique("foreign")
+    with waystation.connect(server.bootstrap) as mq, connected(server) as amqp:
+        mq.queue(queue, hold=0.2).put("slow")
+        amqp.ask(commands.Basic.Consume(0, queue))
+        amqp.content()
+        amqp.socket.settimeout(1)
+        with pytest.raises(TimeoutError):
+            amqp.content()
 
 
 def test_what_comes_behind_connection_close_is_read_and_discarded(server: Server) -> None:

@@ -10,7 +10,7 @@ from pamqp.base import Frame
 
 from waystation.errors import Conflict, NotAllowed, NotFound, WaystationError
 from waystation.protocols.amqp.consumer import AmqpConsumer
-from waystation.vhosts.consumer_terms import ConsumerTerms
+from waystation.vhosts.consumer_terms import ConsumerTerms, use_queues_timeout
 from waystation.vhosts.streams import STREAM
 from waystation.wire.amqp.errors import (
     ACCESS_REFUSED,
@@ -95,6 +95,8 @@ def _open(session: AmqpSession, consumer: AmqpConsumer) -> None:
         )
     except WaystationError as error:
         raise of_queue(session, consumer.queue, error) from error
+    if terms.visibility_timeout_ms is None:
+        use_queues_timeout(feed)
     queue = feed.queue
     if len(queue):
         consumer.expect(len(queue), queue.bytes)

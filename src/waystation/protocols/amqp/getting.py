@@ -14,9 +14,9 @@ from pamqp.base import Frame
 
 from waystation.broker.access.types import SharedFeed, Verdict, count_of
 from waystation.errors import WaystationError
-from waystation.message import MAX_HORIZON_MS
 from waystation.protocols.amqp.consuming import no_queue, of_queue
 from waystation.protocols.amqp.frames import add_content, get_ok_head
+from waystation.vhosts.consumer_terms import use_queues_timeout
 from waystation.wire.amqp.errors import NOT_FOUND, AmqpError
 from waystation.wire.amqp.properties import encode
 
@@ -143,7 +143,8 @@ def _getter(session: AmqpSession, channel: Channel, queue: str, no_ack: bool) ->
     if len(known) >= MANY_GETTERS and not len(known) & (len(known) - 1):  # now and then: queues may have been deleted
         channel.getters = {key: getter for key, getter in known.items() if not getter.feed.closed}
     try:
-        feed = session.access.getter(session.names.full(queue), session.name, MAX_HORIZON_MS, no_ack, silent=True)
+        feed = session.access.getter(session.names.full(queue), session.name, None, no_ack, silent=True)
     except WaystationError as error:
         raise of_queue(session, queue, error) from error
+    use_queues_timeout(feed)
     return Getter(channel, feed)
