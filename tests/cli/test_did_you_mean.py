@@ -35,11 +35,37 @@ offline = QuickCli("127.0.0.1:1")
         ("topics --json", "a command is missing: `waystation topics --json COMMAND`"),
         ("--server there:9092 serve", "`waystation serve` has no option --server"),
         ("--server there:9092 topcs list", "did you mean 'topics' or"),
+        ("consume orders --from-beginning", "has no option --from-beginning; did you mean '--from'?"),
+        ("consume orders --bootstrap-server there:9092", "did you mean '--server'?"),
+        ("consume orders --max-messages 5", "did you mean '--count'?"),
+        ("consume orders -f", "did you mean '--follow'?"),
+        ("consume --topic orders", "the topic is no option of `waystation consume`: write its name alone"),
+        ("topics create --topic orders", "write its name alone, without --topic"),
+        ("topics create orders --config retention.ms=1", "did you mean '--set'?"),
+        ("exchanges create events --type topic", "did you mean '--kind'?"),
+        ("serve --port 9093", "did you mean '--kafka'?"),
+        ("users add bob --password secret", "argument --password: everybody on this machine can see"),
         ("topics list orders", "too many arguments: orders"),
     ],
 )
 def test_a_slip_is_answered_with_what_was_meant(line: str, said: str) -> None:
     assert said in offline(*line.split(), code=2).err
+
+
+def test_a_dead_letter_queue_that_is_not_there_yet_is_explained(quick: QuickCli, queue: str) -> None:
+    quick("queues", "create", queue, "--dead-letter", f"{queue}.dead")
+    for words in (("show",), ("redrive",), ("delete", "--all", "--yes")):
+        said = quick("dead-letters", words[0], f"{queue}.dead", *words[1:], code=1).err
+        assert "created with its first message" in said or f"did you mean '{queue}'" in said
+    said = quick("dead-letters", "show", "nothing-like-it", code=1).err
+    assert "created with its first message, `waystation dead-letters list` shows for whom" in said
+
+
+def test_settings_and_policies_that_are_not_there_are_answered_with_what_there_is(quick: QuickCli) -> None:
+    assert "`waystation config show` lists all of them" in quick("config", "set", "zzz=2", code=1).err
+    said = quick("policies", "set", "p", "^jobs", "mesage-ttl=1", code=1).err
+    assert "did you mean 'message-ttl'" in said
+    assert "there are message-ttl, expires" in quick("policies", "set", "p", "^jobs", "zzz=1", code=1).err
 
 
 def test_every_command_is_found_by_a_slip_of_it() -> None:

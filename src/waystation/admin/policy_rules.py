@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from waystation.errors import Invalid, InvalidPattern
+from waystation.errors import Invalid, InvalidPattern, near_matches
 from waystation.message import MAX_HORIZON_MS
 from waystation.observe.events import event_logger
 from waystation.queues.settings import Overflow, QueueSettings
@@ -143,8 +143,9 @@ def check_known(policy: Policy) -> None:
     """Raises Invalid if it has a setting that is none of RabbitMQ's: most likely it is misspelt."""
     for key in policy.definition:
         if key not in _KNOWN:
-            known = ", ".join([*_LIMITS, "overflow", *_TEXTS, MAX_AGE, SEGMENT_BYTES])
-            raise Invalid(f"definition: {key[:60]!r} is not a recognised policy setting; there are {known}")
+            known = [*_LIMITS, "overflow", *_TEXTS, MAX_AGE, SEGMENT_BYTES]
+            hint = near_matches(key[:60], known) or f"; there are {', '.join(known)}"
+            raise Invalid(f"definition: {key[:60]!r} is not a recognised policy setting{hint}")
 
 
 def without_effect(policy: Policy) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from waystation.cli.terminal.arguments import examples
-from waystation.cli.terminal.native import open_client, peek_on, queue_of, view_pages
+from waystation.cli.terminal.native import dead_letters_in, open_client, peek_on, view_pages
 from waystation.cli.terminal.output import confirmed, note, print_json, spell_count
 from waystation.errors import Invalid
 
@@ -36,7 +36,7 @@ def _delete(arguments: argparse.Namespace) -> int:
     if bool(arguments.id) + bool(arguments.filter) + arguments.all != 1:
         raise Invalid("say which: their ids, --filter EXPRESSION or --all")
     with open_client(arguments) as mq:
-        queue = queue_of(mq, arguments.queue)
+        queue = dead_letters_in(mq, arguments.queue)
         if arguments.all:
             _check_target(mq, queue.name)
         ids = arguments.id or ([] if arguments.all else list(_matching(queue, arguments.filter)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.cli.messages.received import clip, looked_json, preview, print_fields, spell_payload
 from waystation.cli.queues import dead_letter_delete, redrive
 from waystation.cli.terminal.arguments import add_server, examples, positive
-from waystation.cli.terminal.native import open_client, peek_on, queue_of, view_pages
+from waystation.cli.terminal.native import dead_letters_in, open_client, peek_on, queue_of, view_pages
 from waystation.cli.terminal.output import bold, note, print_json, print_table, spell_bytes, spell_count, visible
 from waystation.cli.terminal.units import spell_age, spell_moment
 from waystation.errors import NotFound
@@ -165,7 +165,7 @@ def _note_rest(found: dict[str, Any]) -> None:
 
 def _show(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
-        queue = queue_of(mq, arguments.queue)
+        queue = dead_letters_in(mq, arguments.queue)
         if not arguments.id:
             return _show_list(arguments, _matching(peek_on(queue, None, arguments.after), arguments))
         for message_id in arguments.id:

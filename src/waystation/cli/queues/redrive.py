@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from waystation.cli.terminal.arguments import examples, positive
-from waystation.cli.terminal.native import open_client, queue_of
+from waystation.cli.terminal.native import dead_letters_in, open_client, queue_of
 from waystation.cli.terminal.output import note, print_json, spell_count
 from waystation.cli.terminal.progress import Progress, add_progress
 from waystation.cli.terminal.units import rate
@@ -47,7 +47,7 @@ def configure(verbs: Any) -> tuple[argparse.ArgumentParser, Callable[[argparse.N
 
 def _redrive(arguments: argparse.Namespace) -> int:
     with open_client(arguments) as mq:
-        queue = queue_of(mq, arguments.queue)
+        queue = dead_letters_in(mq, arguments.queue)
         _check_target(mq, arguments)
         wanted: dict[str, Any] = {
             "filter": arguments.filter,

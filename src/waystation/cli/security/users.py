@@ -47,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     passwd = verbs.add_parser("passwd", help="change a user's password")
     passwd.add_argument("name")
     for verb in (add, passwd):
+        verb.add_argument("--password", type=_no_password, help=argparse.SUPPRESS)
         verb.add_argument(
             "--password-stdin", action="store_true", help="the password is the first line of standard input"
         )
@@ -184,6 +185,14 @@ def _new_verifiers(arguments: argparse.Namespace) -> tuple[str, ...]:
     from waystation.security.credentials import verifiers_of
 
     return verifiers_of(_new_password(arguments), secrets.token_bytes)
+
+
+def _no_password(text: str) -> str:
+    """Told apart from an abbreviation of --password-stdin, which takes no value."""
+    raise argparse.ArgumentTypeError(
+        "everybody on this machine can see the options of a command; leave it out to be asked for the password, or pass"
+        " it with --password-stdin"
+    )
 
 
 def _new_password(arguments: argparse.Namespace) -> str:

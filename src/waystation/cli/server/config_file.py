@@ -226,7 +226,8 @@ def unknown(name: str) -> str:
         return f"{name} is a setting of a topic; the broker's default for topics is called {topics.broker_name!r}"
     if topics is not None:
         return f"{name} is a setting of a topic: `waystation topics alter TOPIC --set {name}=…`"
-    return f"there is no setting {name!r}{nearest(name, [*OPTIONS, *BROKER_SETTINGS])}"
+    hint = nearest(name, [*OPTIONS, *BROKER_SETTINGS]) or "; `waystation config show` lists all of them"
+    return f"there is no setting {name!r}{hint}"
 
 
 def _text_of(name: str, value: object) -> str:

@@ -42,6 +42,15 @@ def queue_of(mq: Client, name: str) -> Queue:
         raise NotFound(advised(error, "`waystation queues list` shows what there is")) from None
 
 
+def dead_letters_in(mq: Client, name: str) -> Queue:
+    """A queue of dead letters, which may come with its first one; NotFound says so."""
+    try:
+        return mq.queue(name, passive=True)
+    except NotFound as error:
+        advice = "a dead-letter queue is created with its first message, `waystation dead-letters list` shows for whom"
+        raise NotFound(advised(error, advice)) from None
+
+
 def advised(error: WaystationError, advice: str) -> str:
     """What happened, and what to do next; behind a question (did you mean …?), what to do if not."""
     said = str(error)

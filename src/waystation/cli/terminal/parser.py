@@ -23,8 +23,19 @@ SYNONYMS = {
     "alter": ("set", "change", "update", "edit"),
     "close": ("kill", "delete", "end"),
     "cancel": ("delete", "rm"),
+    "--server": ("--bootstrap-server", "--bootstrap-servers", "--bootstrap", "--broker", "--broker-list", "-b"),
+    "--from": ("--from-beginning", "--offset", "-o"),
+    "--count": ("--max-messages", "--limit", "-n", "-c"),
+    "--follow": ("--tail", "-f"),
+    "--timeout": ("--timeout-ms", "--wait"),
+    "--kind": ("--type", "-t"),
+    "--kafka": ("--port", "--host", "--bind", "--listen"),
+    "--set": ("--config", "-c"),
 }
-"""What other programs call a verb. The first verb in this order that a command has is the one that was meant."""
+"""What other programs call a verb or an option. The first one in this order that a command has is what was meant."""
+
+POSITIONAL = ("topic", "queue", "group", "exchange")
+"""What a command may want as an argument, where other programs have an option of that name."""
 
 
 ANYWHERE = {"--server": True, "--context": True, "--json": False}
@@ -138,8 +149,10 @@ class Parser(argparse.ArgumentParser):
             for text in action.option_strings
             if text.startswith("--") and action.help != argparse.SUPPRESS
         ]
-        hint = near(name, shown)
-        self.error(f"`{self.prog}` has no option {name}{hint}")
+        argument = name.removeprefix("--")
+        if argument in POSITIONAL and any(action.dest == argument for action in self._get_positional_actions()):
+            self.error(f"the {argument} is no option of `{self.prog}`: write its name alone, without {name}")
+        self.error(f"`{self.prog}` has no option {name}{near(name, shown)}")
 
 
 def near(word: str, known: Iterable[str]) -> str:
