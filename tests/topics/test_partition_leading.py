@@ -102,6 +102,22 @@ def test_what_nobody_waits_for_is_synced_when_a_broker_of_a_cluster_leads_again(
     run(main())
 
 
+def test_who_asks_another_node_is_told_which_one_leads(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            topic = await broker.topics.create("orders", 1)
+            alone = topic.partition(0)
+            partition = ReplicatedPartition(topic, 0, log_of(alone), alone.unfinished, broker.commit)
+            partition.follow(7, leader=2)
+            with pytest.raises(NotLeader, match=r"partition 0 of topic 'orders'.*\(node 2, .*cluster status"):
+                partition.check_leads()
+            partition.follow(8)
+            with pytest.raises(NotLeader, match=r"connect to the node that does; `waystation cluster status`"):
+                partition.check_leads()
+
+    run(main())
+
+
 class Truncated:
     """A partition whose next round comes after its end was cut off and written again."""
 

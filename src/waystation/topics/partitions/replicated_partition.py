@@ -264,4 +264,8 @@ class ReplicatedPartition(Partition):
             self.on_durable()
 
     def _not_leader(self) -> NotLeader:
-        return NotLeader(f"this broker does not lead {self.topic.name}-{self.index}; refresh metadata and ask who does")
+        where = "" if self.leader == NOBODY else f" (node {self.leader}, as far as it knows)"
+        return NotLeader(
+            f"this broker does not lead partition {self.index} of topic {self.topic.name!r}: connect to the node that"
+            f" does{where}; `waystation cluster status` shows where it listens"
+        )
