@@ -110,6 +110,8 @@ class Shell:
 def test_commands_and_options_are_offered(shell: Shell) -> None:
     assert shell.complete("waystation ") >= set(COMMANDS)
     assert shell.complete("waystation exp") == {"export"}
+    assert shell.complete("waystation --ser") == {"--server"}
+    assert shell.complete("waystation --json topics cr") == {"create"}
     assert shell.complete("waystation queues p") == {"purge", "put", "peek"}
     assert shell.complete("waystation topics create --part") == {"--partitions"}
     assert shell.complete("waystation queues put q --pri") == {"--priority"}
@@ -137,6 +139,8 @@ def test_names_come_from_the_broker_that_is_meant(shell: Shell, quick: QuickCli,
     line = f"waystation queues describe {queue}"
     assert shell.complete(line, server=quick.server) == {f"{queue}-a", f"{queue}-b"}
     assert shell.complete(f"waystation queues describe --server {quick.server} {queue}") == {f"{queue}-a", f"{queue}-b"}
+    assert shell.complete(f"waystation --server {quick.server} queues describe {queue}") == {f"{queue}-a", f"{queue}-b"}
+    assert shell.complete(f"waystation queues --server {quick.server} des") == {"describe"}
     assert shell.complete(f"waystation queues put --server {quick.server} {queue}-a") == {f"{queue}-a"}
     assert shell.complete(f"waystation export --queue {queue}-b", server=quick.server) == {f"{queue}-b"}
     assert shell.complete(f"waystation consume {topic}", server=quick.server) == {f"{topic}-c"}

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 
 import msgspec
 
+from waystation.cli.terminal.parser import ANYWHERE
+
 NAMES = ("topics", "queues", "groups", "exchanges", "namespaces", "policies", "pipelines")
 """What a running broker can be asked for."""
 
@@ -85,6 +87,8 @@ def spots(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterat
         else:
             arguments.append(_kind(action))
             repeats = action.nargs in ("*", "+")
+    for name in ANYWHERE if commands else ():  # such an option may come before the command
+        flags += [flag for spot in below for flag in spot.flags if flag.name == name][:1]
     yield Spot(path, tuple(commands), tuple(flags), tuple(arguments), repeats)
     yield from below
 
