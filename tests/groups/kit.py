@@ -84,6 +84,17 @@ class FakeLog:
     epoch: int = 0
     failure: StorageFailed | None = None
     flush_s: float = 0.002
+    replicated: bool = False
+    """Whether others have it, too: as if what is durable were what they have."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].end_offset if self.batches else 0
+
+    @property
+    def replicated_offset(self) -> int:
+        batches = self.batches[: self.durable_count] if self.replicated else self.batches
+        return batches[-1].end_offset if batches else 0
 
     def append(
         self,
@@ -108,7 +119,8 @@ class FakeLog:
         control: Literal["commit", "abort"] | None,
         records: tuple[tuple[bytes, bytes | None], ...],
     ) -> None:
-        self.batches.append(StateBatch(len(self.batches), producer_id, epoch, transactional, control, records))
+        base, end = self.end_offset, self.end_offset + max(1, len(records))
+        self.batches.append(StateBatch(base, end, producer_id, epoch, transactional, control, records))
 
     async def committed(self) -> None:
         count = len(self.batches)

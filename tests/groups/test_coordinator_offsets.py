@@ -349,6 +349,64 @@ def test_groups_are_listed_by_state_and_kind() -> None:
     play(story)
 
 
+# -- what is shown -------------------------------------------------------------------------------------------------
+
+
+def test_an_offset_is_shown_when_the_replicas_have_it() -> None:
+    async def story(stage: Stage) -> None:
+        log = stage.log_of("g")
+        log.replicated = True
+        await commit(stage, 5)
+        log.flush_s = 1.0
+        committing = asyncio.ensure_future(commit(stage, 6))
+        await asyncio.sleep(0.5)
+        assert offset_of(stage) == 5
+        assert stage.coordinator.fetch_offsets("g") == [FetchedOffset("orders", 0, 5)]
+        assert stage.coordinator.committed("g") == [("orders", 0, 5)]
+        assert stage.coordinator.newest_offset("g", "orders", 0) == 6
+        [found] = stage.coordinator.fetch_offsets("g", [("orders", 0)], require_stable=True)
+        assert isinstance(found.error, UnstableOffset)
+        await committing
+        [found] = stage.coordinator.fetch_offsets("g", [("orders", 0)], require_stable=True)
+        assert found == FetchedOffset("orders", 0, 6)
+
+    play(story)
+
+
+def test_the_end_of_a_transaction_is_shown_when_the_replicas_have_it() -> None:
+    async def story(stage: Stage) -> None:
+        log = stage.log_of("g")
+        log.replicated = True
+        await stage.coordinator.commit_transactional_offsets("g", 7, 0, [OffsetToCommit("orders", 0, 9)])
+        log.mark(7, "commit")
+        stage.coordinator.on_marker(stage.coordinator.partition_for("g"), 7, 0, True)
+        assert offset_of(stage) == -1
+        [found] = stage.coordinator.fetch_offsets("g", [("orders", 0)], require_stable=True)
+        assert isinstance(found.error, UnstableOffset)
+        await log.committed()
+        assert offset_of(stage) == 9
+
+    play(story)
+
+
+def test_a_coordinator_that_begins_shows_what_the_replicas_have() -> None:
+    async def story(stage: Stage) -> None:
+        log = stage.log_of("g")
+        log.replicated = True
+        await commit(stage, 5)
+        log.flush_s = 1.0
+        committing = asyncio.ensure_future(commit(stage, 6))
+        await asyncio.sleep(0.5)
+        stage.coordinator.drop(log.partition)
+        stage.coordinator.lead(log)
+        assert offset_of(stage) == 5
+        await log.committed()
+        assert offset_of(stage) == 6
+        await committing
+
+    play(story)
+
+
 # -- replay ------------------------------------------------------------------------------------------------------
 
 

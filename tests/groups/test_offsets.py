@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
+
 from waystation.groups.machines.offsets import Committed, OffsetStore
+from waystation.groups.machines.unreplicated import MOST
 
 DAY_MS = 86_400_000
 
@@ -100,3 +105,86 @@ def test_what_nobody_reads_expires_after_the_retention() -> None:
     assert expired(7 * DAY_MS) == {"own", "old"}
     assert expired(7 * DAY_MS, emptied_at_ms=DAY_MS) == {"own"}
     assert expired(12 * DAY_MS) == {"own", "old", "new"}
+
+
+def test_what_is_not_replicated_yet_is_not_shown() -> None:
+    store = OffsetStore()
+    store.commit("g", "t", 0, at(1), end=1)
+    store.commit("g", "t", 0, at(2), end=2)
+    store.commit("g", "t", 1, at(5), end=3)
+    assert (store.shown("g", "t", 0), offset_of(store)) == (None, 2)
+    store.replicated_to(1)
+    assert store.shown("g", "t", 0) == store_entry(1, order=1)
+    assert store.is_changing("g", "t", 0)
+    store.replicated_to(2)
+    assert store.shown("g", "t", 0) == store.get("g", "t", 0)
+    assert not store.is_changing("g", "t", 0)
+    assert store.is_changing("g", "t", 1)
+    assert store.shown_keys("g") == {("t", 0), ("t", 1)}
+
+
+def store_entry(offset: int, order: int) -> Committed:
+    return Committed(offset, -1, "", 0, -1, order)
+
+
+def test_a_deletion_and_the_end_of_a_transaction_are_shown_when_they_are_replicated() -> None:
+    store = OffsetStore()
+    store.commit("g", "t", 0, at(1))
+    store.delete("g", "t", 0, end=5)
+    shown = store.shown("g", "t", 0)
+    assert (offset_of(store), shown and shown.offset) == (None, 1)
+    assert store.shown_keys("g") == {("t", 0)}
+    store.pend(7, "g", "t", 1, at(2))
+    store.resolve(7, commit=True, end=7)
+    assert store.shown("g", "t", 1) is None
+    store.replicated_to(5)
+    assert store.shown("g", "t", 0) is None
+    assert store.shown_keys("g") == {("t", 1)}
+    store.replicated_to(7)
+    shown = store.shown("g", "t", 1)
+    assert shown is not None
+    assert shown.offset == 2
+
+
+def test_however_many_changes_are_not_replicated_few_are_remembered() -> None:
+    store = OffsetStore()
+    for end in range(1, 1_001):
+        store.commit("g", "t", 0, at(end), end=end)
+    for replicated in (0, MOST - 1, MOST, 999):
+        store.replicated_to(replicated)
+        shown = store.shown("g", "t", 0)
+        assert (shown.offset if shown else 0) == min(replicated, MOST - 1)
+    store.replicated_to(1_000)
+    assert store.shown("g", "t", 0) == store.get("g", "t", 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_shown_is_what_a_log_that_ends_there_says(seed: int) -> None:
+    rng = random.Random(seed)
+    keys = [("g", "t", 0), ("g", "t", 1), ("h", "t", 0)]
+    changes = [(rng.randrange(5), rng.choice(keys), rng.randrange(2)) for _ in range(120)]
+    store, known = OffsetStore(), 0
+    for end, change in enumerate(changes, 1):
+        make(store, change, end, end)
+        known = rng.randint(max(known, end - MOST + 1), end)
+        store.replicated_to(known)
+        replayed = OffsetStore()
+        for number, earlier in enumerate(changes[:known], 1):
+            make(replayed, earlier, number, 0)
+        for group, topic, partition in keys:
+            shown = store.shown(group, topic, partition)
+            assert shown == replayed.get(group, topic, partition)
+            assert shown is None or (topic, partition) in store.shown_keys(group)
+
+
+def make(store: OffsetStore, change: tuple[int, tuple[str, str, int], int], offset: int, end: int) -> None:
+    kind, key, producer = change
+    match kind:
+        case 0:
+            store.commit(*key, at(offset), end=end)
+        case 1:
+            store.pend(producer, *key, at(offset))
+        case 2 | 3:
+            store.resolve(producer, commit=kind == 2, end=end)
+        case 4:
+            store.delete(*key, end=end)

@@ -11,7 +11,7 @@ producer never hears that its numbers do not follow.
 - `publish`: values to a topic, each sent once; `publish_idempotent`: sent until it is acknowledged.
 - `process`: reads partition 0, and writes what it makes of it to partition 1, with the offsets that it has consumed in
   the same transaction. There are two of them under one transactional id: each fences the other now and then.
-- `consume_group`: reads, and commits how far it has come.
+- `consume_group`: reads, and commits how far it has come. Of another group, offsets are committed and looked at.
 - `put`, `take`: a queue with delays, priorities, and dead letters. `move`: acks in one queue and puts to another, in a
   transaction.
 - `read`, `watch`: look at any replica, all the time.
@@ -20,6 +20,7 @@ producer never hears that its numbers do not follow.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import random
@@ -53,7 +54,9 @@ TARGET: Place = (TOPIC, 1)
 TRANSACTIONAL_ID = "processor"
 PROCESSORS = "processor"
 READERS = "readers"
+WATCHED = "watched"
 BARRIER = "barrier"
+TIMEOUT_S = 5.0
 
 QUEUES = {
     "jobs": QueueSettings(max_deliveries=3, dead_letter="dead", hold_ms=2_000, retry_base_ms=100),
@@ -192,7 +195,38 @@ class Clients:
             self.promises.offset_committed(READERS, index, reached)
             self._succeeded("consume_group")
 
-    async def _fetch_offset(self, group: str, index: int) -> int:
+    async def look_at_offsets(self) -> None:
+        """Commits to whoever seems to lead, and looks what it shows, which may be old, and is nothing that the next
+        leader does not know: before anything else is committed, somebody asks it. By chances of its own, so that runs
+        of a seed are what they were before."""
+        rng = random.Random("look at offsets")
+        for number in itertools.count(1):
+            index = rng.randrange(PARTITIONS)
+            await asyncio.sleep(rng.expovariate(1 / 0.5))
+            for node in self._coordinators():
+                with contextlib.suppress(*REFUSED):
+                    await node.ask(functools.partial(commit, group=WATCHED, index=index, offset=number), 0.2)
+            asked = False
+            while not asked:
+                for node in self._coordinators():
+                    with contextlib.suppress(*REFUSED):
+                        self.promises.offset_shown(
+                            WATCHED, index, await node.ask(functools.partial(shown, index=index))
+                        )
+                await asyncio.sleep(rng.expovariate(1 / 0.1))
+                if nodes := self._coordinators():
+                    with contextlib.suppress(*REFUSED):
+                        found = await self._fetch_offset(WATCHED, index, rng.choice(nodes), timeout_s=1.0)
+                        self.promises.offset_stays(WATCHED, index, found)
+                        asked = True
+
+    def _coordinators(self) -> list[Node]:
+        """Those that say that they are."""
+        return [node for node, one in self.replicas(OFFSETS_TOPIC) if one.leads]
+
+    async def _fetch_offset(
+        self, group: str, index: int, node: Node | None = None, timeout_s: float = TIMEOUT_S
+    ) -> int:
         async def fetch(broker: Broker) -> int:
             # As a member that joins before it asks: a node that was deposed and does not know it cannot take this, and
             # what it remembers may be old.
@@ -202,7 +236,7 @@ class Clients:
                 raise found.error
             return max(0, found.offset)
 
-        return await self.leader(OFFSETS_TOPIC).ask(fetch)
+        return await (node or self.leader(OFFSETS_TOPIC)).ask(fetch, timeout_s)
 
     def _read_somewhere(self, index: int, position: int, most: int) -> list[tuple[int, bytes]]:
         """Committed records from a position on, of any replica."""
@@ -485,6 +519,12 @@ async def commit(broker: Broker, group: str, index: int, offset: int) -> None:
     for result in await access(broker).groups.commit_offsets(group, [OffsetToCommit(TOPIC, index, offset)]):
         if result.error is not None:
             raise result.error
+
+
+async def shown(broker: Broker, index: int) -> int:
+    """What somebody is told who only looks."""
+    (found,) = access(broker).groups.fetch_offsets(WATCHED, [(TOPIC, index)])
+    return found.offset
 
 
 async def _commit_in(broker: Broker, producer: Producer, offset: OffsetToCommit) -> None:

@@ -38,6 +38,7 @@ from tests.simulation.cluster_clients import (
     SOURCE,
     TARGET,
     TOPIC,
+    WATCHED,
     Clients,
     committed,
     left_in,
@@ -98,7 +99,7 @@ WORK: dict[str, Callable[[ClusterMachine], list[Coroutine[Any, Any, None]]]] = {
     "publish": lambda run: [run.clients.publish(index) for index in range(PARTITIONS)],
     "publish_idempotent": lambda run: [run.clients.publish_idempotent(SOURCE[1])],
     "process": lambda run: [run.clients.process(), run.clients.process()],
-    "consume_group": lambda run: [run.clients.consume_group()],
+    "consume_group": lambda run: [run.clients.consume_group(), run.clients.look_at_offsets()],
     "queues": lambda run: [run.clients.put(), run.clients.take(), run.clients.take()],
     "move": lambda run: [run.clients.move()],
     "share": lambda run: [run.share.consume("a"), run.share.consume("b")],
@@ -463,6 +464,8 @@ class ClusterMachine:
             if "consume_group" in self.work:
                 found = await self._insist(lambda index=index: self.clients._fetch_offset(READERS, index))  # type: ignore[misc]
                 self._check_offset(READERS, index, found)
+                found = await self._insist(lambda index=index: self.clients._fetch_offset(WATCHED, index))  # type: ignore[misc]
+                self.clients.promises.offset_stays(WATCHED, index, found)
             if "members" in self.work:
                 found = await self._insist(lambda index=index: self.clients._fetch_offset(MEMBERS, index))  # type: ignore[misc]
                 self._check_offset(MEMBERS, index, found)

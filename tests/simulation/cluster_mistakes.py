@@ -31,6 +31,7 @@ from waystation.cluster.replication.led import Led
 from waystation.errors import OffsetOutOfRange
 from waystation.groups.machines.consumer import ConsumerGroup
 from waystation.groups.machines.consumer_member import ConsumerMember
+from waystation.groups.machines.offsets import OffsetStore
 from waystation.log.batches.batch import Header, scan
 from waystation.log.log import Log
 from waystation.log.points import RecoveryPoints
@@ -138,6 +139,15 @@ def acknowledge_acks_of_queues_from_the_leader_alone() -> Iterator[None]:
 @contextmanager
 def acknowledge_offsets_from_the_leader_alone() -> Iterator[None]:
     with _durable_here(OFFSETS_TOPIC):
+        yield
+
+
+@contextmanager
+def show_offsets_that_other_replicas_lack() -> Iterator[None]:
+    with (
+        patch.object(OffsetStore, "shown", OffsetStore.get),
+        patch.object(OffsetStore, "is_changing", lambda *_: False),
+    ):
         yield
 
 
@@ -561,6 +571,7 @@ MISTAKES: dict[str, Mistake] = {
         ),
         Mistake(acknowledge_acks_of_queues_from_the_leader_alone, KILLS, ["queues"], 10),
         Mistake(acknowledge_offsets_from_the_leader_alone, KILLS, ["publish", "consume_group"], 10),
+        Mistake(show_offsets_that_other_replicas_lack, ["cut_off"], ["publish", "consume_group"], 10),
         Mistake(acknowledge_transactions_from_the_leader_alone, KILLS, ["publish", "process"], 200),
         Mistake(confirm_share_groups_from_the_leader_alone, LEADERS, ["publish", "share"], 5),
         Mistake(let_a_member_commit_that_was_replaced, ["disconnect", "late_watch"], ["publish", "members"], 5),

@@ -159,8 +159,18 @@ class Promises:
     def offset_fetched(self, group: str, index: int, offset: int) -> None:
         """Of a group whose offsets only go forward: what was acknowledged is there."""
         self.furthest[index] = max(offset, self.furthest.get(index, 0))
+        self.offset_stays(group, index, offset)
+
+    def offset_stays(self, group: str, index: int, offset: int) -> None:
         least = self.group_offsets.get((group, index), 0)
-        expect(offset >= least, f"group {group}: {least} was committed for partition {index}, and now it is {offset}")
+        expect(
+            offset >= least,
+            f"group {group}: {least} was committed or shown for partition {index}, and now it is {offset}",
+        )
+
+    def offset_shown(self, group: str, index: int, offset: int) -> None:
+        """To somebody who only looks: it may be old, and it stays."""
+        self.group_offsets[group, index] = max(offset, self.group_offsets.get((group, index), 0))
 
     # -- queues -------------------------------------------------------------------------------------------------------
 

@@ -167,6 +167,14 @@ class FakeStateLog:
     partition: int
     epoch: int = 0
 
+    @property
+    def end_offset(self) -> int:
+        return len(self.disk.state.get(self.partition, ()))
+
+    @property
+    def replicated_offset(self) -> int:
+        return self.end_offset
+
     def append(
         self,
         records: Sequence[tuple[bytes, bytes | None]],
@@ -198,7 +206,7 @@ class FakeStateLog:
 
     def replay(self) -> Iterator[StateBatch]:
         for offset, record in enumerate(self.disk.state.get(self.partition, [])):
-            yield StateBatch(offset, -1, -1, False, None, ((record.key, record.value),))
+            yield StateBatch(offset, offset + 1, -1, -1, False, None, ((record.key, record.value),))
 
 
 @dataclass(slots=True)

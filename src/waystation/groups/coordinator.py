@@ -275,13 +275,17 @@ class GroupCoordinator:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> list[FetchedOffset]:
-        """`keys` None: all that the group has."""
+        """What is replicated. `keys` None: all that the group has."""
         return self._offsets.fetch(
             group_id, keys, require_stable=require_stable, member_id=member_id, member_epoch=member_epoch
         )
 
+    def newest_offset(self, group_id: str, topic: str, partition: int) -> int:
+        """Replicated or not; -1: none. For members that live in the broker."""
+        return self._offsets.newest(group_id, topic, partition)
+
     def committed(self, group_id: str) -> list[tuple[str, int, int]]:
-        """(topic, partition, offset) of all that it has committed, in no order."""
+        """(topic, partition, offset) of all that `fetch_offsets` shows, in no order."""
         return self._offsets.committed(group_id)
 
     async def delete_offsets(self, group_id: str, keys: Sequence[tuple[str, int]]) -> list[OffsetResult]:
@@ -310,7 +314,7 @@ class GroupCoordinator:
 
     def on_marker(self, partition: int, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """A transaction marker was appended to this partition of `__consumer_offsets`."""
-        moved = self._shards[partition].offsets.resolve(producer_id, commit=commit)
+        moved = self._shards[partition].resolve_offsets(producer_id, commit=commit)
         if commit and moved and self._on_resolved is not None:
             self._on_resolved(moved)
 

@@ -1,9 +1,11 @@
 """Where offsets are committed, fetched and deleted, alone or inside a transaction.
 
-A commit is checked against the group, appended, applied, and answered when it is durable. A fetch answers from memory:
-an offset that is not on disk yet was nevertheless handed in by a client that had come so far, and if the power goes
-first, its successor starts a little earlier, which is what at-least-once means. (Inside transactions nothing can be
-built on it either: the coordinator's own commit is written after everything that came before it.)
+A commit is checked against the group, appended, applied, and answered when it is durable. A fetch answers from memory,
+what every replica that counts has: where another broker may coordinate the group next, nobody is shown an offset that
+this one may not know, and who asks for stable offsets is told to ask again (as Kafka's coordinator does). A broker
+alone shows what is not on its disk yet, too: it was nevertheless handed in by a client that had come so far, and if the
+power goes first, its successor starts a little earlier, which is what at-least-once means. (Inside transactions nothing
+can be built on it either: the coordinator's own commit is written after everything that came before it.)
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from waystation.groups.machines.errors import (
     UnknownMember,
     UnstableOffset,
 )
-from waystation.groups.machines.offsets import Committed, Key
+from waystation.groups.machines.offsets import Committed, Key, OffsetStore
 from waystation.groups.shard import Group, GroupShard
 from waystation.groups.shards import GroupShards
 
@@ -72,8 +74,7 @@ class OffsetService:
         if entries:
             self._shards.adopt(group)
             shard.write([records.offset_record(group_id, *key, entry) for key, entry in entries])
-            for key, entry in entries:
-                shard.offsets.commit(group_id, *key, entry)
+            shard.commit_offsets(group_id, entries)
         return results
 
     async def commit_transactional(
@@ -117,12 +118,12 @@ class OffsetService:
         group = self._shards.find(group_id)
         if isinstance(group, ConsumerGroup):
             group.check_fetch(member_id, member_epoch)
-        store = self._shards.shard_of(group_id).offsets
+        store = self._shards.shard_of(group_id).shown_offsets()
         fetched: list[FetchedOffset] = []
-        for topic, partition in sorted(store.keys(group_id)) if keys is None else keys:
-            entry = store.get(group_id, topic, partition)
-            if require_stable and store.is_unstable(group_id, topic, partition):
-                error = UnstableOffset(f"a transaction that commits {topic}-{partition} has not ended yet")
+        for topic, partition in sorted(store.shown_keys(group_id)) if keys is None else keys:
+            entry = store.shown(group_id, topic, partition)
+            error = _unstable(store, group_id, topic, partition) if require_stable else None
+            if error is not None:
                 fetched.append(FetchedOffset(topic, partition, error=error))
             elif entry is not None:
                 fetched.append(FetchedOffset(topic, partition, entry.offset, entry.leader_epoch, entry.metadata))
@@ -130,10 +131,17 @@ class OffsetService:
                 fetched.append(FetchedOffset(topic, partition))
         return fetched
 
+    def newest(self, group_id: str, topic: str, partition: int) -> int:
+        """The offset that was committed last, replicated or not; -1: none. For a member that lives in the broker and
+        goes on from there as long as this one coordinates the group."""
+        entry = self._shards.shard_of(group_id).offsets.get(group_id, topic, partition)
+        return -1 if entry is None else entry.offset
+
     def committed(self, group_id: str) -> list[tuple[str, int, int]]:
-        """(topic, partition, offset) of all that it has committed, in no order. For those who look at many groups."""
-        store = self._shards.shard_of(group_id).offsets
-        return [(topic, partition, entry.offset) for (topic, partition), entry in store.all(group_id)]
+        """(topic, partition, offset) of all that `fetch` shows, in no order. For those who look at many groups."""
+        store = self._shards.shard_of(group_id).shown_offsets()
+        shown = ((key, store.shown(group_id, *key)) for key in store.shown_keys(group_id))
+        return [(*key, entry.offset) for key, entry in shown if entry is not None]
 
     async def delete(self, group_id: str, keys: Sequence[Key]) -> list[OffsetResult]:
         """Refused for topics that a member reads."""
@@ -225,3 +233,11 @@ class OffsetService:
         if group.is_empty:
             return frozenset()
         return group.subscribed() if group.protocol_type == CONSUMER else None
+
+
+def _unstable(store: OffsetStore, group_id: str, topic: str, partition: int) -> UnstableOffset | None:
+    if store.is_unstable(group_id, topic, partition):
+        return UnstableOffset(f"a transaction that commits {topic}-{partition} has not ended yet")
+    if store.is_changing(group_id, topic, partition):
+        return UnstableOffset(f"not all replicas have what was committed for {topic}-{partition} yet")
+    return None

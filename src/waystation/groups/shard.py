@@ -3,14 +3,15 @@
 It has groups only while this broker leads the partition: `replay` begins with what the log says, `drop` forgets it all.
 
 A change is made in memory and appended here in one go, without awaiting in between, so memory and log agree on the
-order of things; whoever promises a client something then awaits `durable`. Replay goes through `apply`.
+order of things; whoever promises a client something then awaits `durable`. Replay goes through `apply`. Offsets are
+changed here, after they were written, since they are shown only when that is replicated.
 
 The services of the coordinator are the only callers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from waystation.errors import StorageFailed
 from waystation.groups import records
@@ -18,7 +19,7 @@ from waystation.groups.machines.classic import ClassicGroup
 from waystation.groups.machines.classic_states import ClassicState
 from waystation.groups.machines.consumer import ConsumerGroup
 from waystation.groups.machines.errors import CoordinatorUnavailable, NotCoordinator
-from waystation.groups.machines.offsets import OffsetStore
+from waystation.groups.machines.offsets import Committed, Key, OffsetStore
 from waystation.groups.machines.settings import GroupSettings
 from waystation.groups.records import Record
 from waystation.log.state import StateBatch, StateLog
@@ -54,6 +55,30 @@ class GroupShard:
             )
         except StorageFailed as error:
             raise self._unavailable(error) from error
+
+    @property
+    def _end(self) -> int:
+        """Where what was just written ends in the log; what there is already is replicated from then on."""
+        if self._log is None:
+            return 0
+        self.offsets.replicated_to(self._log.replicated_offset)
+        return self._log.end_offset
+
+    def commit_offsets(self, group_id: str, entries: Iterable[tuple[Key, Committed]]) -> None:
+        """They were written."""
+        end = self._end
+        for key, entry in entries:
+            self.offsets.commit(group_id, *key, entry, end=end)
+
+    def resolve_offsets(self, producer_id: int, *, commit: bool) -> set[str]:
+        """The marker that ends a producer's transaction was written. Returns the groups that have offsets in it."""
+        return self.offsets.resolve(producer_id, commit=commit, end=self._end)
+
+    def shown_offsets(self) -> OffsetStore:
+        """For what clients are shown."""
+        if self._log is not None:
+            self.offsets.replicated_to(self._log.replicated_offset)
+        return self.offsets
 
     async def durable(self) -> None:
         """Returns when everything written so far is on disk. Raises CoordinatorUnavailable if it will not be."""
@@ -148,8 +173,9 @@ class GroupShard:
         if not keys:
             return
         self.write([(records.offset_key(group_id, topic, partition), None) for topic, partition in keys])
+        end = self._end
         for topic, partition in keys:
-            self.offsets.delete(group_id, topic, partition)
+            self.offsets.delete(group_id, topic, partition, end=end)
 
     # -- replay ----------------------------------------------------------------------------------------------
 
@@ -157,6 +183,7 @@ class GroupShard:
         """Rebuilds everything from the log, which is used for writing from then on."""
         self._log = state_log
         self.led = True
+        self.offsets.replicated_to(state_log.replicated_offset)
         for batch in state_log.replay():
             self.apply(batch)
         for group_id in self.offsets.groups():
@@ -172,7 +199,7 @@ class GroupShard:
 
     def apply(self, batch: StateBatch) -> None:
         if batch.control is not None:
-            self.offsets.resolve(batch.producer_id, commit=batch.control == "commit")
+            self.offsets.resolve(batch.producer_id, commit=batch.control == "commit", end=batch.end_offset)
             return
         for key, value in batch.records:
             match records.read_key(key):
@@ -196,12 +223,13 @@ class GroupShard:
 
     def _apply_offset(self, key: records.OffsetKey, value: bytes | None, batch: StateBatch) -> None:
         if value is None:
-            self.offsets.delete(key.group_id, key.topic, key.partition)
+            self.offsets.delete(key.group_id, key.topic, key.partition, end=batch.end_offset)
         elif batch.transactional:
             entry = records.read_offset(value)
             self.offsets.pend(batch.producer_id, key.group_id, key.topic, key.partition, entry)
         else:
-            self.offsets.commit(key.group_id, key.topic, key.partition, records.read_offset(value))
+            entry = records.read_offset(value)
+            self.offsets.commit(key.group_id, key.topic, key.partition, entry, end=batch.end_offset)
 
     def _apply_classic(self, group_id: str, value: bytes | None) -> None:
         if value is None:

@@ -16,6 +16,8 @@ class StateBatch(msgspec.Struct, frozen=True):
     """One batch of a coordinator's log. A marker batch has `control` set and no records."""
 
     base_offset: int
+    end_offset: int
+    """Of the batch behind it, if there is one."""
     producer_id: int
     producer_epoch: int
     transactional: bool
@@ -32,6 +34,14 @@ class StateLog(Protocol):
     @property
     def epoch(self) -> int:
         """The leader epoch: whoever leads the log writes in it, and may tell others so."""
+
+    @property
+    def end_offset(self) -> int:
+        """Where what was appended last ends."""
+
+    @property
+    def replicated_offset(self) -> int:
+        """What is before it is there whoever leads the log next. A broker alone leads it always."""
 
     def append(
         self,

@@ -153,11 +153,10 @@ class StreamFeed(LogFeed[StreamShare]):
         """A transaction has committed offsets of the group: what is before them is done."""
         for share in list(self._shares.values()):
             if share.begun:
-                topic = share.partition.topic.name
-                [found] = self._hub.groups.fetch_offsets(self.group, [(topic, share.partition.index)])
-                if found.offset > share.committed:
-                    share.committed = found.offset
-                    for tag in share.done_before(found.offset):
+                newest = self._hub.groups.newest_offset(self.group, share.partition.topic.name, share.partition.index)
+                if newest > share.committed:
+                    share.committed = newest
+                    for tag in share.done_before(newest):
                         self._in_flight.pop(tag, None)
                     self._try_commit([share])  # what was acknowledged behind it without a transaction
                     self._resume(share)

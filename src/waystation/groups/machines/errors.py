@@ -136,7 +136,7 @@ class OffsetMetadataTooLarge(TooLarge):
 
 
 class UnstableOffset(Unavailable):
-    """A transaction that has not ended yet committed this offset; ask again shortly."""
+    """A transaction that has not ended yet committed this offset, or not all replicas have it; ask again shortly."""
 
     kafka_code: ClassVar[str | None] = "UNSTABLE_OFFSET_COMMIT"
 

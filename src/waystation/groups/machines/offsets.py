@@ -6,6 +6,9 @@ a plain commit that followed a pending one is not undone by the marker. So every
 
 A deletion is final for both: a topic that is re-created under the same name must not inherit a position from a
 transaction that was open when the old one went. Live calls and replay go through the same methods, in log order.
+
+Each change says where it ends in the log (`end`). Clients are shown (`shown`, `shown_keys`) what is replicated, since a
+group that was told of an offset must not find itself before it when another broker coordinates it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import msgspec
+
+from waystation.groups.machines.unreplicated import Unreplicated
 
 Key = tuple[str, int]
 """(topic, partition)"""
@@ -39,11 +44,22 @@ class OffsetStore:
         self._pending: dict[int, dict[str, dict[Key, Committed]]] = {}  # producer id → group → key
         self._order = 0
         self._topics: dict[str, str] = {}  # one string object per topic, however many groups commit to it
+        self._unreplicated: Unreplicated[tuple[str, Key], Committed] = Unreplicated()
+        self._replicated = 0
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def get(self, group_id: str, topic: str, partition: int) -> Committed | None:
         return self._committed.get(group_id, {}).get((topic, partition))
+
+    def shown(self, group_id: str, topic: str, partition: int) -> Committed | None:
+        """As `get`, of what is replicated."""
+        change = self._unreplicated.first((group_id, (topic, partition)), self._replicated)
+        return self.get(group_id, topic, partition) if change is None else change.before
+
+    def shown_keys(self, group_id: str) -> set[Key]:
+        """All for which there may be something to show, or something that is not certain yet."""
+        return self.keys(group_id).union(key for group, key in self._unreplicated if group == group_id)
 
     def all(self, group_id: str) -> Iterator[tuple[Key, Committed]]:
         return iter(self._committed.get(group_id, {}).items())
@@ -54,6 +70,10 @@ class OffsetStore:
 
     def has_any(self, group_id: str) -> bool:
         return group_id in self._committed or any(group_id in groups for groups in self._pending.values())
+
+    def is_changing(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether it is another one than is shown, as soon as that is replicated."""
+        return self._unreplicated.first((group_id, (topic, partition)), self._replicated) is not None
 
     def is_unstable(self, group_id: str, topic: str, partition: int) -> bool:
         """Whether a transaction that has not ended wrote this offset."""
@@ -92,23 +112,31 @@ class OffsetStore:
 
     # -- changes, in log order -------------------------------------------------------------------------------
 
-    def commit(self, group_id: str, topic: str, partition: int, entry: Committed) -> None:
-        self._committed.setdefault(group_id, {})[self._key(topic, partition)] = self._ordered(entry)
+    def replicated_to(self, offset: int) -> None:
+        """What ends in the log up to there is replicated. To be told before anything is shown, too."""
+        self._replicated = offset
+        self._unreplicated.forget(offset)
+
+    def commit(self, group_id: str, topic: str, partition: int, entry: Committed, *, end: int = 0) -> None:
+        key = self._key(topic, partition)
+        self._changes(group_id, key, end)
+        self._committed.setdefault(group_id, {})[key] = self._ordered(entry)
 
     def pend(self, producer_id: int, group_id: str, topic: str, partition: int, entry: Committed) -> None:
         """An offset inside a transaction: not seen until the marker."""
         groups = self._pending.setdefault(producer_id, {})
         groups.setdefault(group_id, {})[self._key(topic, partition)] = self._ordered(entry)
 
-    def delete(self, group_id: str, topic: str, partition: int) -> None:
-        key = (topic, partition)
+    def delete(self, group_id: str, topic: str, partition: int, *, end: int = 0) -> None:
+        key = self._key(topic, partition)
+        self._changes(group_id, key, end)
         _take(self._committed, group_id, key)
         for producer_id in [producer_id for producer_id, groups in self._pending.items() if group_id in groups]:
             _take(self._pending[producer_id], group_id, key)
             if not self._pending[producer_id]:
                 del self._pending[producer_id]
 
-    def resolve(self, producer_id: int, *, commit: bool) -> set[str]:
+    def resolve(self, producer_id: int, *, commit: bool, end: int = 0) -> set[str]:
         """The producer's transaction ended: its offsets become visible, or were never there. Returns the groups."""
         groups = self._pending.pop(producer_id, {})
         if commit:
@@ -117,8 +145,13 @@ class OffsetStore:
                 for key, entry in entries.items():
                     present = committed.get(key)
                     if present is None or present.order < entry.order:
+                        self._changes(group_id, key, end)
                         committed[key] = entry
         return set(groups)
+
+    def _changes(self, group_id: str, key: Key, end: int) -> None:
+        if end > self._replicated:
+            self._unreplicated.note((group_id, key), self._committed.get(group_id, {}).get(key), end)
 
     def _key(self, topic: str, partition: int) -> Key:
         return self._topics.setdefault(topic, topic), partition

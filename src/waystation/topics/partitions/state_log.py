@@ -38,6 +38,15 @@ class PartitionStateLog:
     def epoch(self) -> int:
         return self._partition.epoch
 
+    @property
+    def end_offset(self) -> int:
+        return self._partition.end_offset
+
+    @property
+    def replicated_offset(self) -> int:
+        partition = self._partition
+        return partition.visible_offset if partition.replicated else partition.end_offset
+
     def append(
         self,
         records: Sequence[tuple[bytes, bytes | None]],
@@ -113,5 +122,11 @@ def _state_batch(data: bytes, header: Header) -> StateBatch | None:
     else:
         records = tuple((record.key or b"", record.value) for record in batches.records_of(data, header))
     return StateBatch(
-        header.base_offset, header.producer_id, header.producer_epoch, header.transactional, outcome, records
+        header.base_offset,
+        header.last_offset + 1,
+        header.producer_id,
+        header.producer_epoch,
+        header.transactional,
+        outcome,
+        records,
     )
