@@ -21,6 +21,7 @@ from waystation.cluster.decisions.writes import Identity
 from waystation.cluster.links.link import LinkLost, NodeLink, PeerRefused
 from waystation.cluster.links.peer import Fetch, Fetched, Hurry, Key, PartitionAsk, PartitionGiven, PeerRefusal
 from waystation.cluster.replication import snapshots
+from waystation.cluster.replication.fetch_size import FetchSize
 from waystation.cluster.replication.led import history
 from waystation.cluster.replication.throttle import Throttle, moves
 from waystation.errors import StorageFailed, UnexpectedOffset, WaystationError
@@ -40,7 +41,6 @@ PATIENCE_S = 3.0
 RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.4)
 AGAIN_S = 0.3
 """After a partition was refused, or could not be written."""
-FETCH_BYTES = 8 * 1024 * 1024
 
 
 class Numbers:
@@ -96,6 +96,7 @@ class Fetcher:
         self._forgotten: dict[Key, None] = {}
         self._failing: set[Key] = set()  # whose records could not be written the last time
         self._session = 0
+        self._size = FetchSize()
         self._refusal = ""  # why the leader takes no session, as it was told last
         self._asking = False
         self._news = asyncio.Event()
@@ -193,14 +194,20 @@ class Fetcher:
             tuple(asks),
             tuple(self._forgotten),
             WAIT_MS,
-            FETCH_BYTES,
+            self._size.bytes,
         )
         self._forgotten.clear()
         for ask in asks:
             self._changed.pop(ask.key, None)
         self._asking = True
+        asked_s = self._world.clock.monotonic()
         try:
             answer = await self._link.ask(request, WAIT_MS / 1000 + PATIENCE_S)
+        except PeerRefused:
+            raise
+        except LinkLost:
+            self._size.lost()
+            raise
         finally:
             self._asking = False
         if isinstance(answer, PeerRefusal):
@@ -216,6 +223,7 @@ class Fetcher:
         self._failures = 0
         self._refusal = ""
         self.heard = self._world.clock.monotonic()
+        self._size.answered(sum(len(one.records) for one in answer.partitions), self.heard - asked_s)
         await self._take(answer.partitions)
 
     def _tell_refused(self, answer: PeerRefusal) -> None:
