@@ -6,6 +6,7 @@ import asyncio
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -141,6 +142,56 @@ def test_an_answer_may_be_as_large_as_the_largest_batch_that_kafkas_clients_can_
         heard = await link.ask(Hurry(1, 1), 20.0)
         assert isinstance(heard, Fetched)
         assert len(heard.partitions[0].records) == size
+        link.stop()
+        server.close()
+
+    run(main())
+
+
+LONG = Fetched(1, (PartitionGiven(UUID(int=1), 0, 2, 0, 0, 0, 0, bytes(1024 * 1024)),))
+
+
+async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, part: float) -> None:
+    """To the first question, over more than a second, or only a part of it. Others are answered behind it."""
+    await reader.readexactly(len(MAGIC))
+    for value in (HelloAnswer("c", 1, ""), msgspec.msgpack.encode(LONG), msgspec.msgpack.encode(PeerDone())):
+        (length,) = struct.unpack(">I", await reader.readexactly(4))
+        asked: dict[str, Any] = msgspec.msgpack.decode(await reader.readexactly(length))
+        frame = msgspec.msgpack.encode(NativeAnswer(asked["id"], value))
+        data = struct.pack(">I", len(frame)) + frame
+        step = max(1, len(data) // 10)
+        for begin in range(0, int(len(data) * part) if len(data) > 1000 else len(data), step):
+            writer.write(data[begin : begin + step])
+            if len(data) > 1000:
+                await asyncio.sleep(0.12)
+        if len(data) > 1000 and part < 1:
+            await reader.read()
+            return
+
+
+def test_an_answer_is_waited_for_as_long_as_it_goes_on_arriving() -> None:
+    async def main() -> None:
+        server, address = await listening(partial(answer_slowly, part=1.0))
+        link = await link_to(address)
+        first = asyncio.ensure_future(link.ask(Hurry(1, 1), 0.4))
+        await asyncio.sleep(0.05)
+        assert isinstance(await link.ask(Hurry(1, 2), 0.4), PeerDone)
+        assert await first == LONG
+        link.stop()
+        server.close()
+
+    run(main())
+
+
+def test_an_answer_that_does_not_go_on_arriving_is_given_up() -> None:
+    async def main() -> None:
+        server, address = await listening(partial(answer_slowly, part=0.3))
+        link = await link_to(address)
+        began = time.monotonic()
+        with pytest.raises(LinkLost, match="no answer within"):
+            await link.ask(Hurry(1, 1), 0.4)
+        assert time.monotonic() - began < 1.8
+        assert link._writer is None
         link.stop()
         server.close()
 

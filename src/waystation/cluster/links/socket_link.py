@@ -7,12 +7,14 @@ is made when something is asked, and again after it broke; whoever waits is told
 attempt, and hear of its failure: a node that hangs costs each of them one timeout, not one after the other.
 
 A question without an answer in time ends the connection only if nothing else was heard meanwhile: replication must not
-be cut because the other node waits for something on behalf of one question. On the loop.
+be cut because the other node waits for something on behalf of one question. While a long answer is being received, all
+who ask go on waiting, unless no more of it comes: it may be theirs, or before theirs. On the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 
 import msgspec
@@ -27,6 +29,8 @@ from waystation.protocol import Failure as NativeFailure
 from waystation.security.node_links import MECHANISM, LinkLogin
 
 CONNECT_S = 1.0
+LONG_BYTES = 64 * 1024
+"""Of longer answers it is noted how far they have come."""
 MAX_ANSWER_BYTES = 2**31 + MAX_FRAME_BYTES
 """Of a node that has logged in. A leader gives one batch at least, and `max.message.bytes` of a topic may be 2 GiB:
 what was stored has to be copied, or nothing else of that leader would be."""
@@ -81,6 +85,7 @@ class SocketLink:
         self._reading: asyncio.Task[None] | None = None
         self._connecting: asyncio.Task[asyncio.StreamWriter] | None = None
         self._heard = 0  # answers, on all connections
+        self._received = 0  # bytes of a long answer that is on its way
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._last = 0
 
@@ -94,14 +99,27 @@ class SocketLink:
         frame = _encoder.encode(AskNode(id=number, request=_encoder.encode(request)))
         try:
             writer.write(_LENGTH.pack(len(frame)) + frame)
-            async with asyncio.timeout(timeout_s):
-                return await waiting
+            return await self._wait_for(waiting, timeout_s)
         except TimeoutError:
             if self._heard == heard and self._writer is writer:
                 self.close(f"node {self._node_id} gave no answer within {timeout_s:g} s")
             raise LinkLost(f"node {self._node_id} gave no answer within {timeout_s:g} s") from None
         finally:
             self._waiting.pop(number, None)
+
+    async def _wait_for(self, waiting: asyncio.Future[Answer], timeout_s: float) -> Answer:
+        """TimeoutError: it has not come in time, nor within that time of the end of the long answer that was arriving
+        then, or that one does not go on."""
+        arriving, received = -1, 0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    return await asyncio.shield(waiting)
+            if arriving < 0:
+                arriving = self._heard
+            if received < 0 or (arriving == self._heard and self._received <= received):
+                raise TimeoutError
+            received = self._received if arriving == self._heard else -1
 
     async def _connected(self) -> asyncio.StreamWriter:
         """By the attempt that is under way, or a new one."""
@@ -178,12 +196,27 @@ class SocketLink:
                 (size,) = _LENGTH.unpack(await reader.readexactly(4))
                 if size > MAX_ANSWER_BYTES:
                     raise ValueError(f"a frame of {size} bytes")
-                self._hear(_native.decode(await reader.readexactly(size)))
+                self._hear(_native.decode(await self._receive(reader, size)))
         except (OSError, EOFError, ValueError, msgspec.DecodeError) as error:
             why = str(error) or why
         finally:
             self._reading = None
             self.close(f"node {self._node_id}: {why}")
+
+    async def _receive(self, reader: asyncio.StreamReader, size: int) -> bytes | bytearray:
+        if size <= LONG_BYTES:
+            return await reader.readexactly(size)
+        data = bytearray()
+        try:
+            while len(data) < size:
+                piece = await reader.read(size - len(data))
+                if not piece:
+                    raise EOFError("the connection was closed")
+                data += piece
+                self._received = len(data)
+        finally:
+            self._received = 0
+        return data
 
     def _hear(self, heard: NativeAnswer | NativeFailure) -> None:
         self._heard += 1
