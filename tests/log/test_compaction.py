@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,51 @@ def test_an_aborted_transaction_that_is_gone_hides_nothing_of_its_producer(tmp_p
     # An answer may go from what was compacted on to what was not: who is told of the aborted transaction there waits
     # for its marker, and drops what the producer has committed since.
     assert home.log.aborted_in(0, home.log.read(0, 1000)) == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_aborted_transactions_that_are_gone_are_forgotten(tmp_path: Path, seed: int) -> None:
+    home = keyed(tmp_path, segment_bytes=600)
+    shown = transactions(home, random.Random(seed), 60)
+    known = len(home.log.aborted)
+    assert known > 5
+    for i in range(12):
+        put(home, f"x{i}", "x" * 60)
+    assert committed(home)[: len(shown)] == shown
+    compact(home)
+    left = home.log.aborted.overlapping(0, 10_000)
+    assert len(left) < known / 2
+    assert all(one.last_offset >= home.log.cleaned_offset for one in left)
+    more = transactions(home, random.Random(seed + 100), 20)
+    assert committed(home)[-len(more) :] == more
+    before, after = home.log.aborted.overlapping(0, 10_000), committed(home)
+    home.restart()
+    assert home.log.aborted.overlapping(0, 10_000) == before
+    assert committed(home) == after
+
+
+def transactions(home: Home, rng: random.Random, count: int) -> list[bytes]:
+    """Of three producers, each committed or aborted. What readers are to be shown, in order."""
+    open_now: dict[int, list[tuple[int, bytes]]] = {}
+    shown: list[tuple[int, bytes]] = []
+    sequences = {one: state.last_sequence + 1 for one, state in home.log.producers.by_id.items()}
+    for number in range(count):
+        producer = rng.randrange(3)
+        if producer in open_now and rng.random() < 0.5:
+            commit = rng.random() < 0.4
+            home.end(producer, commit=commit)
+            ended = open_now.pop(producer)
+            shown += ended if commit else []
+        else:
+            value = b"%d" % number
+            offset = home.log.end_offset
+            options = {"producer_id": producer, "producer_epoch": 0, "base_sequence": sequences.get(producer, 0)}
+            sequences[producer] = sequences.get(producer, 0) + 1
+            put(home, f"k{offset}", value.decode(), attributes=0x10, **options)
+            open_now.setdefault(producer, []).append((offset, value))
+    for producer in open_now:
+        home.end(producer, commit=False)
+    return [value for _, value in sorted(shown)]
 
 
 def test_nothing_of_an_open_transaction_is_touched(tmp_path: Path) -> None:
@@ -452,6 +498,37 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(power: bool) -> None:
         put(home, "k0", "after")
         compact(home)
         assert table(home) == {**expected, b"k0": b"after"}, step
+
+
+def test_a_crash_at_any_step_of_a_swap_shows_nothing_of_an_aborted_transaction() -> None:
+    def home_on(disk: SimDisk) -> tuple[Home, list[bytes]]:
+        home = keyed("/data", disk, segment_bytes=600)
+        shown = transactions(home, random.Random(1), 40)
+        for _ in range(12):
+            put(home, "x", "x" * 60)
+        home.sync()
+        home.save_points()
+        return home, shown
+
+    disk = SimDisk(1)
+    home, _ = home_on(disk)
+    start = disk.operations
+    compact(home)
+    for step in range(1, disk.operations - start + 1):
+        disk = SimDisk(step)
+        home, shown = home_on(disk)
+        disk.fail_at(disk.operations + step)
+        try:
+            compact(home)
+        except BaseException as cut:
+            if type(cut).__name__ != "PowerCut":
+                raise
+        home.disk = disk.power_cut()
+        home.world = type(home.world)(home.clock, home.world.random, home.disk, home.world.offload)
+        home.open()
+        assert [value for value in committed(home) if value != b"x" * 60] == shown, step
+        compact(home)
+        assert [value for value in committed(home) if value != b"x" * 60] == shown, step
 
 
 def test_a_full_disk_during_compaction_leaves_everything_and_no_rest() -> None:

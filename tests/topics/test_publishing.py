@@ -19,9 +19,9 @@ from waystation.errors import (
     WaystationError,
 )
 from waystation.log.batches import batch as batches
-from waystation.log.batches.batch import HEADER_SIZE, Header
+from waystation.log.batches.batch import HEADER_SIZE, TRANSACTIONAL, Header
 from waystation.log.batches.compression import CODEC_NAMES
-from waystation.topics.partitions.partition import log_of
+from waystation.topics.partitions.partition import Receipt, log_of
 
 HOUR_MS = 3_600_000
 
@@ -240,6 +240,30 @@ def test_what_was_not_stored_may_be_sent_again(tmp_path: Path) -> None:
             log.failure = None
             publish(broker, "t", with_id(b"a"))
             assert values(broker, "t") == [b"v-a"]
+
+    run(main())
+
+
+def test_an_id_of_an_aborted_transaction_is_free_also_when_nothing_is_left_of_that(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with broker_on(tmp_path / "a") as broker:
+            await broker.topics.create("t", 1, {"waystation.dedup.window.ms": "10000"})
+            partition = broker.topics.get("t").partition(0)
+            for sequence, commit in enumerate((False, True)):
+                named = b"aborted" if not commit else b"committed"
+                publish(
+                    broker, "t",
+                    with_id(named, producer_id=1, producer_epoch=0, base_sequence=sequence, attributes=TRANSACTIONAL),
+                )  # fmt: skip
+                marker = batches.build_marker(1, 0, commit, 0, NOW_MS)
+                partition.append(marker, batches.read_header(marker))
+            publish(broker, "t", with_id(b"c"))
+            await broker.durable(Receipt(partition, partition.end_offset))
+            await partition.remove_all_before(partition.end_offset)
+            assert len(partition.aborted) == 0
+            for name in (b"aborted", b"committed"):
+                publish(broker, "t", with_id(name))
+            assert values(broker, "t") == [b"v-aborted"]
 
     run(main())
 

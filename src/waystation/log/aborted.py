@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from waystation.world.disk import Disk
@@ -33,6 +34,8 @@ class AbortedTransactions:
         self._entries: list[Aborted] = []
         self._ends: list[int] = []
         self._lowest: list[int] = []  # the smallest first offset of an entry and all behind it
+        self.on_forget: Callable[[Sequence[Aborted]], None] | None = None
+        """Told of transactions that are in the log no more, and which nobody can ask for from now on."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -63,10 +66,23 @@ class AbortedTransactions:
         return self._entries[bisect_left(self._ends, first) : bisect_left(self._ends, end)]
 
     def drop_before(self, offset: int) -> None:
-        keep = bisect_left(self._ends, offset)
-        del self._entries[:keep]
-        del self._ends[:keep]
-        del self._lowest[:keep]
+        """Retention has removed what is before the offset."""
+        self._forget(0, bisect_left(self._ends, offset))
+
+    def drop_between(self, first: int, end: int) -> None:
+        """Compaction has been where the markers in [first, end) stand, and everywhere before: what these transactions
+        wrote is not there any more."""
+        at = bisect_left(self._ends, first)
+        self._forget(at, bisect_left(self._ends, end))
+        lowest = self._lowest[at] if at < len(self._lowest) else 2**63
+        for i in range(at - 1, -1, -1):
+            self._lowest[i] = lowest = min(lowest, self._entries[i].first_offset)
+
+    def _forget(self, at: int, end: int) -> None:
+        forgotten = self._entries[at:end]
+        del self._entries[at:end], self._ends[at:end], self._lowest[at:end]
+        if forgotten and self.on_forget is not None:
+            self.on_forget(forgotten)
 
     def drop_from(self, offset: int) -> None:
         """The log was cut to `offset`: transactions whose marker stood there or later are not aborted any more."""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from weakref import ref
 
 from waystation.errors import InvalidRecord, TooLarge, Unavailable
+from waystation.log.aborted import Aborted
 from waystation.log.batches import batch as batches
 from waystation.log.batches.batch import Header, Record
 from waystation.log.batches.compression import compress
@@ -36,6 +37,7 @@ class DedupWindow:
         self._partition = ref(partition)  # who has a window for each partition shall not keep partitions by it
         self._seen: OrderedDict[bytes, int] = OrderedDict()
         self._transactional: dict[bytes, tuple[int, int]] = {}  # of those: producer id and offset, until it is settled
+        partition.aborted.on_forget = self._were_aborted
         found = partition.find_time(now_ms - window_ms)
         if found is not None:
             for data, header in partition.batches_from(found[0]):
@@ -123,6 +125,14 @@ class DedupWindow:
         if offset < partition.stable_offset:
             del self._transactional[message_id]  # it was committed
         return True
+
+    def _were_aborted(self, transactions: Sequence[Aborted]) -> None:
+        """Nobody else knows of them from now on."""
+        for message_id, (producer_id, offset) in list(self._transactional.items()):
+            if any(
+                one.producer_id == producer_id and one.first_offset <= offset <= one.last_offset for one in transactions
+            ):
+                del self._seen[message_id], self._transactional[message_id]
 
     def _forget(self, before_ms: int) -> None:
         while self._seen:

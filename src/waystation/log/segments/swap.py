@@ -6,7 +6,8 @@ The file is complete and durable as `BASE-END.cleaned`. Then, one after another:
    not needed: recovery removes it.
 2. Readers turn to the new file, under that name.
 3. `BASE.log` is removed, and that is made durable. From here on recovery finishes the swap.
-4. Whatever else there is of the segments BASE to END is removed, and the new file gets the name `BASE.log`.
+4. Whatever else there is of the segments BASE to END is removed, and the new file gets the name `BASE.log`. The log
+   forgets the aborted transactions that ended there: until now a crash could have brought them back.
 
 Where the disk refuses step 1, the swap is withdrawn; where it refuses 3 or 4, readers go on with the new file and the
 rest is tried again. Until one of the two is done the log has a `swap`, and nobody compacts it or removes its segments:
@@ -139,6 +140,7 @@ async def _go_on(log: Log, swap: Swap) -> None:
     swap.file.take_place()  # on the loop: a reader would not find the file between its two names
     swap.made.stored_as = None
     log.swap = None
+    log.aborted.drop_between(swap.made.base_offset, swap.made.last_offset + 1)
     try:
         swap.made.write_indexes()
     except OSError as error:  # they are made again when they are needed
