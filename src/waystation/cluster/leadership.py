@@ -35,7 +35,7 @@ from waystation.cluster.decisions.state import (
     partition_key,
     partition_of,
 )
-from waystation.cluster.decisions.writes import StoreEntry, Write, together
+from waystation.cluster.decisions.writes import Portions, StoreEntry, Write
 from waystation.cluster.links.link import LinkLost, Links, PeerRefused
 from waystation.cluster.links.peer import Hurry, Key, Leaving
 from waystation.cluster.membership import ClusterMembership
@@ -171,7 +171,6 @@ class Leadership:
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._singly = False  # the last write of several was refused: the next ones are made one by one
         self._under_way: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -812,15 +811,14 @@ class Leadership:
 
     async def _write(self, writes: list[Write]) -> None:
         """Asks the store for all of it. What is refused is decided again, from what the watch tells by then."""
-        batches = writes if self._singly else list(together(writes))
-        self._singly = False
+        portions = Portions(writes)
         latest = 0
-        for write in batches:
+        while (write := portions.next()) is not None:
             try:
                 latest = await self._world.offload_store(self._store.write, write.encoded(), write.expected)
             except RevisionConflict:
-                self._singly = True
-                await self._look_up(write)
+                if not portions.refused(self._may_be_made):
+                    await self._look_up(write)
             except WaystationError as error:  # StoreUnavailable, or a store that does not let this node in any more
                 logger.warning("store.no_answer", "the cluster's store cannot be written: {error}", error=error)
                 await asyncio.sleep(LOOK_S)
@@ -833,10 +831,17 @@ class Leadership:
                 pass
         self._woken.set()
 
+    def _may_be_made(self, write: Write) -> bool:
+        """As far as the watch has told. (Else it is decided again, and an earlier attempt is known.)"""
+        for key in write.changes:
+            known = self._view.partition(*partition_of(key)) if key.startswith(PARTITIONS) else None
+            if known is not None and known.revision > write.expected.get(key, known.revision):
+                return False
+        return True
+
     async def _look_up(self, write: Write) -> None:
-        """A change of an in-sync set was refused: was it, or was an earlier attempt made? Of several changes in one
-        write it is not known which was refused: an earlier attempt at another one may still be made. They are sent one
-        by one next."""
+        """A change of an in-sync set was refused: was it, or was an earlier attempt made? Not of several changes in one
+        write: which was refused is not known, and an earlier attempt at another one may still be made."""
         if len(write.changes) != 1:
             return
         for key in write.changes:

@@ -11,7 +11,8 @@ that the former one decides is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -60,17 +61,60 @@ def together(writes: Iterable[Write], most: int = MOST_CHANGES) -> Iterator[Writ
     """The same in as few writes as the store takes: ten thousand partitions of a dead node move in some hundred.
 
     Such a write fails whole if one of its keys was changed by somebody else. Then the caller decides again for each of
-    its partitions, from what it has learned by then.
+    its partitions, from what it has learned by then, or tries parts of it (`Portions`).
     """
+    return (_merged(some) for some in _portions(writes, most))
+
+
+class Portions:
+    """Writes that are made together, as by `together`. Of a refused one it is not known which of its changes was:
+    its halves come next, and so on, so that one that is refused costs some writes more and not one for each."""
+
+    def __init__(self, writes: Iterable[Write], most: int = MOST_CHANGES) -> None:
+        self._waiting = deque(_portions(writes, most))
+        self._last: list[Write] = []
+
+    def next(self) -> Write | None:
+        """What is to be made now; None: that was all."""
+        if not self._waiting:
+            return None
+        self._last = self._waiting.popleft()
+        return _merged(self._last)
+
+    def refused(self, is_open: Callable[[Write], bool]) -> bool:
+        """Whether the last one, which was refused, is tried in parts: those of which nobody knows yet that they would
+        be refused. False: it was one alone."""
+        if len(self._last) == 1:
+            return False
+        left = [one for one in self._last if is_open(one)]
+        half = (len(left) + 1) // 2
+        self._waiting.extendleft(some for some in (left[half:], left[:half]) if some)
+        return True
+
+
+def _portions(writes: Iterable[Write], most: int) -> Iterator[list[Write]]:
+    some: list[Write] = []
+    keys: set[str] = set()
+    changes: set[str] = set()
+    expected: dict[str, int] = {}
+    for write in writes:
+        more = keys | write.changes.keys() | write.expected.keys()
+        agrees = all(expected.get(key, revision) == revision for key, revision in write.expected.items())
+        if some and (len(more) > most or not agrees or changes & write.changes.keys()):
+            yield some
+            some, keys, changes, expected = [], set(), set(), {}
+        some.append(write)
+        keys |= write.changes.keys() | write.expected.keys()
+        changes |= write.changes.keys()
+        expected |= write.expected
+    if some:
+        yield some
+
+
+def _merged(writes: Iterable[Write]) -> Write:
     changes: dict[str, State | None] = {}
     expected: dict[str, int] = {}
     for write in writes:
-        keys = changes.keys() | expected.keys() | write.changes.keys() | write.expected.keys()
-        agrees = all(expected.get(key, revision) == revision for key, revision in write.expected.items())
-        if changes and (len(keys) > most or not agrees or changes.keys() & write.changes.keys()):
-            yield Write(changes, expected)
-            changes, expected = {}, {}
         changes |= write.changes
         expected |= write.expected
-    if changes:
-        yield Write(changes, expected)
+    return Write(changes, expected)
