@@ -12,6 +12,9 @@ from tests.broker.kit import run
 from tests.cluster import in_process
 from tests.cluster.in_process import DEADLINE_S, Cluster, cluster_of, until
 from waystation.cluster import leadership
+from waystation.cluster.links.peer import Answer, Fetch, Request
+from waystation.cluster.replication import serving
+from waystation.cluster.replication.led import copied_from
 from waystation.errors import NotEnoughReplicas, NotLeader, WaystationError
 from waystation.groups.machines.errors import NotCoordinator
 from waystation.log.batches import batch as batches
@@ -258,6 +261,43 @@ def test_a_follower_begins_with_the_batch_that_holds_the_leaders_start(tmp_path:
             assert copied.start_offset == cluster.partition(leader, "orders").start_offset
             await publish(cluster, leader, "orders", b"six")
             await until(lambda: copied.start_offset == cluster.partition(leader, "orders").start_offset)
+
+    run(main())
+
+
+def test_a_leader_reads_the_batch_at_its_start_once_for_each_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path) as cluster:
+            await cluster.brokers[1].topics.create("orders", 1, {"waystation.retention.messages": "2"})
+            leader = await cluster.leader("orders")
+            away = next(one for one in cluster.brokers if one != leader)
+            await cluster.kill(away)
+            await publish(cluster, leader, "orders", b"one", b"two", b"three", b"four", b"five")
+            log = log_of(cluster.partition(leader, "orders"))
+            await until(lambda: log.start_offset == 3)
+            reads, behind = 0, 0
+            answering = cluster.network.answering[leader]
+
+            def counted(which: Log) -> int:
+                nonlocal reads
+                reads += which is log
+                return copied_from(which)
+
+            async def counting(request: Request, connection: str) -> Answer:
+                nonlocal behind
+                if isinstance(request, Fetch):
+                    topic = cluster.brokers[leader].topics.get("orders").id
+                    behind += sum(one.topic == topic and one.offset < log.start_offset for one in request.changed)
+                return await answering(request, connection)
+
+            monkeypatch.setattr(serving, "copied_from", counted)
+            cluster.network.answering[leader] = counting
+            await cluster.start(away)
+            await cluster.in_sync("orders", {1, 2, 3})
+            assert behind > 0
+            assert reads == behind
 
     run(main())
 

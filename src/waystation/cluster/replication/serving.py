@@ -50,13 +50,26 @@ ANSWER_BYTES = 8 * 1024 * 1024
 
 
 class _Position:
-    __slots__ = ("ask", "given", "judged", "judged_number")
+    """What a follower has asked for of a partition, until it asks for something else."""
+
+    __slots__ = ("_copied", "ask", "given", "judged", "judged_number")
 
     def __init__(self, ask: PartitionAsk) -> None:
         self.ask = ask
         self.given = False  # and the follower has not named another position since
         self.judged = FetchDecision(FetchVerdict.STALE)
         self.judged_number = 0
+        self._copied = (-1, 0)
+
+    def start_of(self, log: Log) -> int:
+        """Where the log begins for who is to be given what is at this offset."""
+        return log.start_offset if self.ask.offset >= log.start_offset else self.copied_from(log)
+
+    def copied_from(self, log: Log) -> int:
+        """As the function of that name: the batch at a start is read once for what is asked, not for each question."""
+        if self._copied[0] != log.start_offset:
+            self._copied = (log.start_offset, copied_from(log))
+        return self._copied[1]
 
 
 class _Session:
@@ -253,7 +266,7 @@ class FetchServer:
         state = led.state
         broken = state.broken
         state.wrote(log.end_offset, log.durable_offset)
-        position.judged = state.fetched(fetch, history(log, _start_for(ask, log)), session.heard)
+        position.judged = state.fetched(fetch, history(log, position.start_of(log)), session.heard)
         position.judged_number = session.number
         if state.broken - broken:
             logger.error(
@@ -291,7 +304,7 @@ class FetchServer:
         for key in session.advanced_only:
             position, led = session.positions.get(key), self._led.get(key)
             if position is not None and led is not None and not position.given and self._serves(position, led):
-                given.append(self._given(position.ask, led))
+                given.append(self._given(position, led))
         session.advanced_only.clear()
         return given
 
@@ -303,20 +316,20 @@ class FetchServer:
         if not self._serves(position, led):
             verdict, diverging = position.judged
             if verdict is FetchVerdict.DIVERGING:
-                return self._given(ask, led, diverging=diverging)
+                return self._given(position, led, diverging=diverging)
             if verdict is FetchVerdict.BEHIND_START:
-                return self._given(ask, led)
-            return self._given(ask, led, refused=True)
+                return self._given(position, led)
+            return self._given(position, led, refused=True)
         moved = moves(led.state.view.state, session.node_id)
         if moved and (wait_s := self._throttle.wait_s()):
             asyncio.get_running_loop().call_later(wait_s, session.grown, ask.key)
             return None
-        if ask.offset < _start_for(ask, log_of(led.partition)):  # the start has moved meanwhile
-            return self._given(ask, led)
+        if ask.offset < position.start_of(log_of(led.partition)):  # the start has moved meanwhile
+            return self._given(position, led)
         try:
             records = self._read(led, ask.offset, min(room, PARTITION_BYTES))
         except OffsetOutOfRange:
-            return self._given(ask, led)
+            return self._given(position, led)
         except (CorruptBatch, StorageFailed) as error:
             logger.error(
                 "replica.unreadable",
@@ -329,7 +342,7 @@ class FetchServer:
             return None
         if moved:
             self._throttle.spend(len(records))
-        return self._given(ask, led, records) if records else None
+        return self._given(position, led, records) if records else None
 
     @staticmethod
     def _serves(position: _Position, led: Led) -> bool:
@@ -337,21 +350,21 @@ class FetchServer:
 
     def _given(
         self,
-        ask: PartitionAsk,
+        position: _Position,
         led: Led,
         records: bytes = b"",
         *,
         diverging: EpochEnd | None = None,
         refused: bool = False,
     ) -> PartitionGiven:
-        log = log_of(led.partition)
+        ask, log = position.ask, log_of(led.partition)
         return PartitionGiven(
             ask.topic,
             ask.index,
             self._node_id,
             led.state.epoch,
             ask.offset,
-            _start_for(ask, log) if diverging is None else copied_from(log),
+            position.start_of(log) if diverging is None else position.copied_from(log),
             led.state.high_watermark,
             records,
             diverging,
@@ -367,8 +380,3 @@ class FetchServer:
             return b""
         whole, _ = log.whole_of_read(data)
         return data if whole == len(data) else data[:whole]
-
-
-def _start_for(ask: PartitionAsk, log: Log) -> int:
-    """Where the log begins for who is to be given what is at this offset. (The log is not read for each of them.)"""
-    return log.start_offset if ask.offset >= log.start_offset else copied_from(log)
