@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -14,6 +16,7 @@ from waystation.catalog import rows
 from waystation.catalog.rows import DeletedTopic
 from waystation.cluster import deletions
 from waystation.topics.folders import TopicFolders
+from waystation.topics.topics import Topics
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -168,5 +171,64 @@ def test_a_disk_that_refuses_puts_the_looking_off_and_does_not_end_it(
             assert "orders" in refused
             monkeypatch.setattr(TopicFolders, "clear", clear)
             await look(cluster, 0)
+
+    run(main())
+
+
+def entries_of(cluster: Cluster, topic: UUID) -> int:
+    return len(cluster.store.face().read(f"partitions/{topic}/").entries)
+
+
+@pytest.mark.parametrize("partitions", [1, 250])
+def test_entries_that_a_deletion_has_left_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """The node that deletes the topic dies when it has deleted the topic's own entry."""
+
+    async def nothing(self: Topics, topic: str, keys: Sequence[str]) -> None:
+        pass
+
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as cluster:
+            await cluster.brokers[1].topics.create("kept", 1)
+            await cluster.brokers[1].topics.create("orders", partitions)
+            kept, orders = (cluster.brokers[1].topics.get(name).id for name in ("kept", "orders"))
+            await until(lambda: cluster.brokers[2].topics.find("orders") is not None)
+            with monkeypatch.context() as patched:
+                patched.setattr(Topics, "_delete_entries", nothing)
+                await cluster.brokers[1].topics.delete("orders")
+            assert entries_of(cluster, orders) == partitions
+            await until(lambda: not any("orders" in folders(tmp_path, node) for node in (1, 2)))
+            await look(cluster, 0)
+            assert entries_of(cluster, orders) == 0
+            assert entries_of(cluster, kept) == 1
+
+    run(main())
+
+
+def test_entries_of_partitions_that_were_being_added_go_with_their_topic(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as cluster:
+            topics = cluster.brokers[1].topics
+            orders = await topics.create("orders", 1)
+            await topics._write_entries(orders.row, orders.revision, 1, [(1, 2)])  # and then the node has died
+            await topics.delete("orders")
+            assert entries_of(cluster, orders.id) == 1
+            await look(cluster, 0)
+            assert entries_of(cluster, orders.id) == 0
+
+    run(main())
+
+
+def test_entries_of_a_topic_that_is_there_again_stay(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster_of(tmp_path, 2) as cluster:
+            orders = await cluster.brokers[1].topics.create("orders", 2)
+            cluster.store.face().write(
+                {rows.deleted_topic_key(orders.id): rows.encode(DeletedTopic("orders", orders.id))}, {}
+            )
+            for _ in range(3):
+                await look(cluster, 1)
+            assert entries_of(cluster, orders.id) == 2
 
     run(main())

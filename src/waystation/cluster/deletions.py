@@ -6,18 +6,26 @@ of the topic (`DeletedTopic.removed`), and is forgotten when that is every node 
 keeps deletions from being forgotten, up to `MOST`: beyond that the oldest are. Such a node finds files of topics that
 nobody knows, and sets them aside (`topics/folders.py`): nothing is lost by forgetting too early, but disk space.
 
+The entries of a topic's partitions are deleted after its own, by whoever deletes it. Some are left if that node dies
+in between, or if partitions that were being added had entries already. While the deletion is remembered these are
+removed, and it is not forgotten before. Nothing is removed because no topic has it: one may just be being created.
+
 Each node looks now and then. Its own mark is put by a compared write; one node, that which clients take for the
-controller, forgets. On the loop.
+controller, removes entries and forgets. On the loop.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec.structs import replace
 
-from waystation.catalog import rows
+from waystation.catalog import ABSENT, rows
 from waystation.catalog.catalog import CatalogEntry
 from waystation.catalog.follower import CatalogFollower
-from waystation.cluster.store import Store
+from waystation.cluster.decisions.state import PartitionState
+from waystation.cluster.decisions.writes import StoreEntry
+from waystation.cluster.store import MOST_CHANGES, Store
 from waystation.cluster.store_view import StoreView
 from waystation.errors import RevisionConflict, StoreUnavailable
 from waystation.observe.events import event_logger
@@ -48,7 +56,10 @@ class Deletions:
         try:
             await self._mark(await self._read())
             if self._view.controller() == self._view.node_id:
-                await self._forget(await self._read())
+                found = await self._read()
+                left = self._left(found)
+                await self._remove(found, left)
+                await self._forget({key: entry for key, entry in found.items() if key not in left})
         except (RevisionConflict, StoreUnavailable):
             pass
         except OSError as error:  # it would end the looking for good
@@ -73,6 +84,37 @@ class Deletions:
                 value = rows.encode(replace(deleted, removed=removed))
                 await self._world.offload_store(self._store.write, {key: value}, {key: entry.revision})
                 marked += 1
+
+    def _left(self, found: Mapping[str, CatalogEntry]) -> dict[str, list[StoreEntry[PartitionState]]]:
+        """By the key of a deletion: what there is of the topic's partitions, or may be as far as this node was told."""
+        left: dict[str, list[StoreEntry[PartitionState]]] = {
+            key: [] for key, entry in found.items() if entry.revision > self._follower.revision
+        }
+        for (topic_id, _), known in self._view.partitions():
+            key = rows.deleted_topic_key(topic_id)
+            if key in found:
+                left.setdefault(key, []).append(known)
+        return left
+
+    async def _remove(
+        self, found: Mapping[str, CatalogEntry], left: Mapping[str, list[StoreEntry[PartitionState]]]
+    ) -> None:
+        """As long as the topic is deleted, and what was seen of the entries is so."""
+        for key, entries in left.items():
+            deleted = rows.read_deleted_topic(found[key].value)
+            still = {key: found[key].revision, rows.topic_key(deleted.id): ABSENT}
+            for at in range(0, len(entries), MOST_CHANGES - len(still)):
+                some = {one.key: one.revision for one in entries[at : at + MOST_CHANGES - len(still)]}
+                try:
+                    await self._world.offload_store(self._store.write, dict.fromkeys(some), still | some)
+                except RevisionConflict:
+                    continue  # who deletes it does that just now, or it is there
+                logger.info(
+                    "deletions.entries_removed",
+                    "{count} entries of partitions of topic {topic!r}, which was deleted, were left in the store",
+                    count=len(some),
+                    topic=deleted.name,
+                )
 
     async def _forget(self, found: dict[str, CatalogEntry]) -> None:
         nodes = set(self._view.known())
