@@ -170,13 +170,17 @@ def _encode(message: Message, names: LocalNames, extra: dict[str, Any] | None) -
     headers = death_headers_out(message.headers, names)
     if own or extra:
         headers = {**headers, **own, **_longs(extra or {})}
-    if headers or present & HEADERS:
+    if headers:
         table = encode_headers(headers, details.values) if details.values else encode_table(headers)
-        return b"".join((_flags.pack(flags | HEADERS), *front, table, *back))
-    return b"".join((_flags.pack(flags), *front, *back))
+    elif present & HEADERS:
+        table = _EMPTY_TABLE
+    else:
+        return b"".join((_flags.pack(flags), *front, *back))
+    return b"".join((_flags.pack(flags | HEADERS), *front, table, *back))
 
 
 _NO_DETAILS = AmqpDetails()
+_EMPTY_TABLE = encode_table({})
 _OCTETS = tuple(bytes((number,)) for number in range(256))
 
 
