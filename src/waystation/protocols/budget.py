@@ -273,9 +273,10 @@ class BudgetShare:
     @property
     def room(self) -> int:
         """How much it can hold without waiting."""
-        large = self._budget.left(large=True)
-        small = self._budget.left(large=False)
-        return max(FREE_BYTES, self.size + (large if large > SMALL_BYTES else min(SMALL_BYTES, small)))
+        left = self._budget.left(large=True)
+        if left <= SMALL_BYTES:
+            left = min(SMALL_BYTES, self._budget.left(large=False))
+        return max(FREE_BYTES, self.size + left)
 
     @property
     def room_for_answer(self) -> int:
