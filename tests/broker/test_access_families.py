@@ -63,6 +63,7 @@ from waystation.wire.scram import ScramKeys
 ALICE = Principal("alice")
 TOPIC, GROUP, SHARE, TX, QUEUE, EXCHANGE = "orders", "readers", "workers", "shop", "jobs", "events"
 STREAM, ON_TOPIC = "clicks", "on-orders"
+VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 PATIENCE_S = 0.05
 """For verbs that wait for somebody else: they have asked by then."""
 
@@ -113,6 +114,7 @@ ASK_NOBODY = {
     "put_several_routed": "it was asked about when it was routed",
     "publish_routed": "it was asked about when it was routed",
     "check_key": "topic permissions only take away from what was asked about",
+    "durable": "what was written was asked about",
     "durable_soon": "what was written was asked about",
     "holds": "about names alone, whatever there is",
     "namespace_of": "about names alone",
@@ -134,6 +136,8 @@ ASK_NOBODY = {
     "transactions.elsewhere": "about names alone: who coordinates an id",
     "views.health": "for anybody, without reasons: see below",
     "views.readiness": "for anybody, without reasons: see below",
+    "when_durable": "what was written was asked about",
+    "when_each_durable": "what was written was asked about",
 }
 LOOK_FIRST = {
     "delegation.create": "whether there are tokens, and whether they are for such a principal",
@@ -277,6 +281,7 @@ class Stage:
             "routing_key": "k",
             "rule": Rule("User:alice", "read", "topic", TOPIC),
             "rules": [Rule("User:alice", "read", "topic", TOPIC)],
+            "receipts": [],
             "runs": [(0, 1)],
             "sequence": 1,
             "session": session,
@@ -305,6 +310,8 @@ class Stage:
         commits = {"group_id": GROUP, "offsets": [OffsetToCommit(TOPIC, 0, 5)]}
         shop, queue_on_topic = {"name": "shop"}, {"queue": ON_TOPIC}
         self.own: dict[str, dict[str, Any]] = {
+            "when_durable": {"told": print},
+            "when_each_durable": {"told": print},
             "count": {"messages": 1},
             "count_delivered": {"messages": 1},
             "count_shown": {"messages": 1},
@@ -389,7 +396,7 @@ class Stage:
         for parameter in inspect.signature(method).parameters.values():
             if parameter.name in own:
                 arguments[parameter.name] = own[parameter.name]
-            elif parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+            elif parameter.default is parameter.empty and parameter.kind not in VARIABLE:
                 assert parameter.name in self.given, f"say what {verb} is to be called with as {parameter.name!r}"
                 arguments[parameter.name] = self.given[parameter.name]
         result = method(**arguments)

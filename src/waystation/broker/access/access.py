@@ -72,6 +72,7 @@ from waystation.security.whereabouts import dead_letter_target_of, target_of
 from waystation.topics.batch_publishing import Placed, append_batches, check_batches
 from waystation.topics.dedup import DEDUP_MS, DEDUP_SETTING
 from waystation.topics.messages import PublishReceipts
+from waystation.topics.partitions.durability import Failures, Told
 from waystation.topics.partitions.partition import Receipt
 from waystation.transactions.transacting import Tx, check_not_own
 
@@ -135,8 +136,7 @@ class Access:
     __slots__ = (
         "_alarms", "_allowed", "_asked_at", "_broker", "_groups", "_namespaces", "_permissions", "_reading",
         "_shares", "_subscriptions", "_topics", "_transactions", "_used", "check_batch", "check_batch_here",
-        "checked_batch", "client_id", "durable", "meter", "names", "namespace", "principal", "quotas", "waits",
-        "when_durable", "when_each_durable",
+        "checked_batch", "client_id", "meter", "names", "namespace", "principal", "quotas", "waits",
     )  # fmt: skip
 
     def __init__(
@@ -149,9 +149,6 @@ class Access:
         self.namespace = namespace
         self.meter = meter
         self.waits = waits
-        self.durable = broker.durability.wait
-        self.when_durable = broker.durability.when_durable
-        self.when_each_durable = broker.durability.when_each_durable
         self.names = NamespaceNames(namespace)
         self._namespaces: Namespaces = broker.namespaces
         self.quotas = broker.quotas
@@ -745,6 +742,18 @@ class Access:
     @property
     def route_table(self) -> RouteTable:
         return self._broker.routing
+
+    async def durable(self, *receipts: Receipt | None) -> None:
+        """Returns when all are durable; raises StorageFailed if one never will be."""
+        await self._broker.durability.wait(*receipts)
+
+    def when_durable(self, receipts: Sequence[Receipt | None], told: Told) -> None:
+        """Calls `told` once: with None when all are durable, with the failure of the first that never will be."""
+        self._broker.durability.when_durable(receipts, told)
+
+    def when_each_durable(self, receipts: Sequence[Receipt], told: Callable[[Failures], None]) -> None:
+        """Calls `told` once, when every receipt is durable or never will be: with the failures of those."""
+        self._broker.durability.when_each_durable(receipts, told)
 
     def durable_soon(self) -> None:
         """Something was written that has no answer, such as an AMQP client's ack: it is durable in a moment all the

@@ -41,7 +41,7 @@ class AmqpConnection(asyncio.BufferedProtocol):
     def __init__(self, listener: AmqpListener) -> None:
         self._listener = listener
         self._transport: asyncio.Transport | None = None
-        self._requests = listener.budgets.requests.share(self, lambda: self.received_bytes)
+        self._requests = listener.budgets.requests.share(self, self._received)
         self._unsent = listener.budgets.unsent.share(self, self._unread)
         self._assembling = 0
         self._writable = True
@@ -108,6 +108,9 @@ class AmqpConnection(asyncio.BufferedProtocol):
     @property
     def others_wait(self) -> bool:
         return self._listener.budgets.long_work.others_wait(self)
+
+    def _received(self) -> int:
+        return self.received_bytes
 
     def asked(self) -> None:
         self._listener.budgets.long_work.asked(self)
