@@ -4,9 +4,11 @@ A topic with `waystation.dedup.window.ms` set is opened up: a record whose `x-me
 window is left out of its batch. The batch keeps its offsets and sequence numbers (the record leaves a gap, as
 compaction does), so idempotent producers notice nothing; a batch of nothing but duplicates is stored empty.
 
-The ids are those in the log: after a restart they are read again from it, so there is no second place to keep them. An
-id whose transaction was aborted was not used. While it is open nobody knows: a batch that a client built is taken for a
-repetition, and messages are refused for now, since each would be lost or stored twice in one of the two cases.
+The ids are those in the log: after a restart they are read again from it, so there is no second place to keep them.
+They are read again, too, when this broker leads the partition anew: another one has taken ids meanwhile, and what was
+truncated has not used any. An id whose transaction was aborted was not used. While it is open nobody knows: a batch
+that a client built is taken for a repetition, and messages are refused for now, since each would be lost or stored
+twice in one of the two cases.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ class DedupWindow:
 
     def __init__(self, partition: Partition, window_ms: int, now_ms: int) -> None:
         self.window_ms = window_ms
+        self.epoch = partition.epoch
+        """The leader's, in which these are all ids."""
         self._partition = ref(partition)  # who has a window for each partition shall not keep partitions by it
         self._seen: OrderedDict[bytes, int] = OrderedDict()
         self._transactional: dict[bytes, tuple[int, int]] = {}  # of those: producer id and offset, until it is settled

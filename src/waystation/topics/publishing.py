@@ -165,7 +165,7 @@ class Publishing:
 
     def _window(self, partition: Partition, window_ms: int) -> DedupWindow:
         window = self._windows.get(partition)
-        if window is None:
+        if window is None or window.epoch != partition.epoch:
             window = self._windows[partition] = DedupWindow(partition, window_ms, self._clock.now_ms())
         window.window_ms = window_ms
         return window
