@@ -14,12 +14,10 @@ from kio.schema.errors import ErrorCode
 
 from tests.protocols.kafka.admin_kit import LISTENER, Desk
 from tests.transactions.test_kafka_apis import commit_offsets, committed, end, start, stored_log
-from waystation.broker.broker import Broker
 from waystation.log.batches import batch as batches
 from waystation.protocols.kafka.records import produce
 from waystation.security.principals import ANONYMOUS
 from waystation.transactions.machine import Producer
-from waystation.world.world import real_world
 
 VERSION = 12
 
@@ -114,12 +112,9 @@ def test_what_was_sent_is_kept_through_a_restart_of_the_broker(tmp_path: Path) -
     producer = start(desk, version=5)
     assert send(desk, producer, 0) is ErrorCode.none
     catalog = desk.broker.catalog
-    desk.run(desk.broker.stop())
+    desk.close()
 
-    again = Desk.__new__(Desk)
-    again.loop = desk.loop
-    again.broker = Broker(real_world(), str(folder), desk.broker.settings, catalog)
-    again.run(again.broker.start())
+    again = Desk(folder, {}, catalog=catalog)
     assert send(again, producer, 1) is ErrorCode.none
     assert end(again, producer, True, version=5).error_code is ErrorCode.none
     assert stored_log(again, "a", 0).stable_offset == 3
