@@ -473,6 +473,19 @@ def prepared(seed: int) -> tuple[SimDisk, Home]:
     return disk, home
 
 
+def crash_in_compaction(disk: SimDisk, home: Home, step: int, *, power: bool) -> None:
+    """A compaction that ends with its so many'th operation on the disk, and a restart."""
+    disk.fail_at(disk.operations + step)
+    try:
+        compact(home)
+    except BaseException as cut:
+        if type(cut).__name__ != "PowerCut":
+            raise
+    home.disk = disk.power_cut() if power else disk.process_crash()
+    home.world = type(home.world)(home.clock, home.world.random, home.disk, home.world.offload)
+    home.open()
+
+
 @pytest.mark.parametrize("power", [True, False], ids=["power cut", "kill"])
 def test_a_crash_at_any_step_of_a_swap_loses_nothing(power: bool) -> None:
     disk, home = prepared(1)
@@ -484,15 +497,7 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(power: bool) -> None:
     assert table(home) == expected
     for step in range(1, steps + 1):
         disk, home = prepared(step)
-        disk.fail_at(disk.operations + step)
-        try:
-            compact(home)
-        except BaseException as cut:
-            if type(cut).__name__ != "PowerCut":
-                raise
-        home.disk = disk.power_cut() if power else disk.process_crash()
-        home.world = type(home.world)(home.clock, home.world.random, home.disk, home.world.offload)
-        home.open()
+        crash_in_compaction(disk, home, step, power=power)
         assert table(home) == expected, step
         assert not [name for name in home.names if name.endswith((".swap", ".cleaned", ".new"))], step
         put(home, "k0", "after")
@@ -517,15 +522,7 @@ def test_a_crash_at_any_step_of_a_swap_shows_nothing_of_an_aborted_transaction()
     for step in range(1, disk.operations - start + 1):
         disk = SimDisk(step)
         home, shown = home_on(disk)
-        disk.fail_at(disk.operations + step)
-        try:
-            compact(home)
-        except BaseException as cut:
-            if type(cut).__name__ != "PowerCut":
-                raise
-        home.disk = disk.power_cut()
-        home.world = type(home.world)(home.clock, home.world.random, home.disk, home.world.offload)
-        home.open()
+        crash_in_compaction(disk, home, step, power=True)
         assert [value for value in committed(home) if value != b"x" * 60] == shown, step
         compact(home)
         assert [value for value in committed(home) if value != b"x" * 60] == shown, step
